@@ -1,0 +1,2 @@
+set(SOURCES dtype.c tensor.c)
+set(TESTS)
