@@ -1,0 +1,65 @@
+/* exec.h - compiles a set of programs over one arena, and runs them.
+ *
+ * A run is a set of programs (training micro-batches, evaluation, short batches) that share
+ * variables. Compiling asks every operator's kernel for its workspace, folds views and in-place
+ * operators into storages, plans each program's temporaries above the variables, and reports the
+ * peak; nothing is allocated until exec_map.
+ *
+ *     exec_new -> (exec_report: the memory bill) -> exec_map -> exec_run ... -> exec_free
+ *
+ * The measured peak is never taken from the plan: it is the high water of the addresses that were
+ * handed to kernels (and of bytes they touched past them), plus what libraries allocated meanwhile.
+ */
+#ifndef BACKENDS_EXEC_H
+#define BACKENDS_EXEC_H
+
+#include "backends/backend.h"
+
+struct exec;
+
+enum exec_storage { EXEC_PLANNED, EXEC_DYNAMIC };
+struct exec_options {
+    enum exec_storage storage;
+    int64_t budget_bytes; /* 0 = none: exec_map fails with ST_OOM above it */
+};
+
+/* `programs` stay owned by the caller and outlive the exec. Programs must have passed all passes. */
+enum status exec_new(struct ir_vars *vars, struct ir_program *const *programs, int n_programs,
+                     const struct exec_options *options, struct exec **out, struct err *e) NODISCARD;
+void exec_free(struct exec *x);
+/* Maps the arena (zeroed, huge pages advised). */
+enum status exec_map(struct exec *x, struct err *e) NODISCARD;
+
+/* Where a variable, or an input or output of program `i`, lies. Valid after exec_map; outputs after
+ * a run of that program and before the next run of any. */
+void *exec_var(struct exec *x, int var);
+void *exec_value(struct exec *x, int program, int value);
+struct tensor exec_tensor(struct exec *x, int program, int value);
+enum status exec_run(struct exec *x, int program, struct err *e) NODISCARD;
+/* Runs program `i` again with a look at every result: the first operator whose floating output is
+ * not finite, or IR_NONE. Requirement P10. Mutating operators of the update phase are not run. */
+int exec_first_nonfinite(struct exec *x, int program, struct err *e);
+
+int64_t exec_peak_planned(const struct exec *x);
+int64_t exec_peak_measured(const struct exec *x);
+
+/* ---- the memory bill ---- */
+struct exec_holder {       /* one row of by_node at the peak */
+    int node;              /* index into vars->nodes; IR_NONE: none */
+    int64_t by_category[CATEGORY_COUNT], total_bytes;
+};
+struct exec_report {
+    int64_t peak_bytes, lower_bound_bytes, persistent_bytes;
+    int64_t by_category[CATEGORY_COUNT]; /* at the peak; sums to peak_bytes */
+    int peak_program, peak_op;           /* where the peak is */
+    struct exec_holder *holders;         /* sorted, largest first */
+    int n_holders;
+    int64_t *program_peak_bytes;         /* per program, variables included */
+    int n_programs;
+};
+/* Valid until exec_free. */
+const struct exec_report *exec_report(const struct exec *x);
+/* Bytes live after each operator of program i (variables included): n = its operator count. */
+const int64_t *exec_timeline(const struct exec *x, int program, int *n);
+
+#endif

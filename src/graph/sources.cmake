@@ -1,0 +1,1 @@
+set(SOURCES nodes.c nodes_show.c)
