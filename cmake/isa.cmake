@@ -1,0 +1,30 @@
+# snug_isa_objects(NAME DIR SOURCES...) compiles kernel sources once per instruction set and sets
+# NAME_OBJECTS in the caller: object libraries to link. Within them ISA_SUFFIX is portable, avx2
+# or avx512 (backends/cpu/vec.h). Other processors than x86-64 get the portable set alone.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(SNUG_ISAS portable avx2 avx512)
+else()
+    set(SNUG_ISAS portable)
+endif()
+set(SNUG_ISA_FLAGS_portable)
+set(SNUG_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(SNUG_ISA_FLAGS_avx512
+    -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
+
+function(snug_isa_objects name dir)
+    set(objects)
+    if(ARGN)
+        list(TRANSFORM ARGN PREPEND ${dir}/ OUTPUT_VARIABLE files)
+        foreach(isa ${SNUG_ISAS})
+            add_library(${name}_${isa} OBJECT ${files})
+            target_include_directories(${name}_${isa} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+            target_compile_options(${name}_${isa} PRIVATE -O3 ${SNUG_ISA_FLAGS_${isa}})
+            target_compile_definitions(${name}_${isa} PRIVATE ISA_SUFFIX=${isa})
+            if(SNUG_OPENMP)
+                target_link_libraries(${name}_${isa} PRIVATE OpenMP::OpenMP_C)
+            endif()
+            list(APPEND objects ${name}_${isa})
+        endforeach()
+    endif()
+    set(${name}_OBJECTS ${objects} PARENT_SCOPE)
+endfunction()
