@@ -65,7 +65,7 @@ struct work {
     int32_t times_n, fullest;
     int64_t bound_bytes;
     struct placer *placer;
-    uint32_t *order, *order_best;
+    uint32_t *order;
     int64_t *offset, *offset_best;
     int64_t peak_best;
     enum mem_plan_strategy strategy;
@@ -186,6 +186,15 @@ static void rank_pressure(const struct work *w, const struct plan_item *x, struc
     *r = (struct ranked){.key = at_peak ? 0.0 : 1.0, .next = -(double)x->size_bytes * length(x)};
 }
 
+/* The most bytes live at once during the item's life: what is crowded goes first. */
+static void rank_contention(const struct work *w, const struct plan_item *x, struct ranked *r)
+{
+    int64_t most = 0;
+    for (int32_t t = x->first; t <= x->last; t++)
+        most = w->live_bytes[t] > most ? w->live_bytes[t] : most;
+    *r = (struct ranked){.key = -(double)most, .next = -length(x)};
+}
+
 static int by_rank(const void *a, const void *b)
 {
     const struct ranked *x = a, *y = b;
@@ -196,8 +205,10 @@ static int by_rank(const void *a, const void *b)
     return (x->item > y->item) - (x->item < y->item);
 }
 
+typedef void rank_function(const struct work *w, const struct plan_item *x, struct ranked *r);
+
 struct strategy {
-    void (*rank)(const struct work *w, const struct plan_item *x, struct ranked *r);
+    rank_function *rank;
     enum plan_fit fit;
     enum plan_forget forget;
     const char *text;
@@ -212,6 +223,8 @@ enum { STRATEGIES = sizeof strategies / sizeof *strategies };
 
 const char *mem_plan_strategy_text(enum mem_plan_strategy s)
 {
+    if (s == MEM_PLAN_SKYLINE)
+        return "filled from the bottom";
     return (size_t)s < STRATEGIES ? strategies[s].text : "improved by search";
 }
 
@@ -219,7 +232,6 @@ static void work_init(struct work *w)
 {
     w->placer = placer_new(w->items, w->n);
     w->order = mem_alloc(w->n * sizeof *w->order);
-    w->order_best = mem_alloc(w->n * sizeof *w->order_best);
     w->offset = mem_alloc(w->n * sizeof *w->offset);
     w->offset_best = mem_alloc(w->n * sizeof *w->offset_best);
     w->ranked = mem_alloc(w->n * sizeof *w->ranked);
@@ -232,29 +244,60 @@ static void work_release(struct work *w)
     mem_free(w->items);
     mem_free(w->live_bytes);
     mem_free(w->order);
-    mem_free(w->order_best);
     mem_free(w->offset);
     mem_free(w->offset_best);
     mem_free(w->ranked);
+}
+
+static void sort_items(struct work *w, rank_function *rank)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        rank(w, &w->items[i], &w->ranked[i]);
+        w->ranked[i].item = (uint32_t)i;
+    }
+    qsort(w->ranked, w->n, sizeof *w->ranked, by_rank);
+    for (size_t i = 0; i < w->n; i++)
+        w->order[i] = w->ranked[i].item;
+}
+
+/* The layout at hand is the best so far. */
+static void keep(struct work *w, int64_t peak, enum mem_plan_strategy which)
+{
+    int64_t *offset = w->offset;
+    w->offset = w->offset_best;
+    w->offset_best = offset;
+    w->peak_best = peak;
+    w->strategy = which;
 }
 
 static void try_strategy(struct work *w, enum mem_plan_strategy which)
 {
     const struct strategy *s = &strategies[which];
     int64_t peak;
-    for (size_t i = 0; i < w->n; i++) {
-        s->rank(w, &w->items[i], &w->ranked[i]);
-        w->ranked[i].item = (uint32_t)i;
+    sort_items(w, s->rank);
+    if (placer_run(w->placer, w->order, s->fit, s->forget, w->peak_best - 1, w->offset, &peak))
+        keep(w, peak, which);
+}
+
+static rank_function *const skyline_orders[] = {rank_contention, rank_area, rank_length};
+
+/* The layouts that fill memory from the bottom, within half of `work_max`; returns what is left. */
+static int64_t try_skylines(struct work *w, int64_t work_max)
+{
+    int64_t left = work_max / 2, peak;
+    for (size_t k = 0; k < sizeof skyline_orders / sizeof *skyline_orders; k++) {
+        sort_items(w, skyline_orders[k]);
+        if (!plan_skyline(
+                w->items, w->n, w->times_n, w->order, w->peak_best - 1, &left, w->offset, &peak))
+            continue;
+        keep(w, peak, MEM_PLAN_SKYLINE);
     }
-    qsort(w->ranked, w->n, sizeof *w->ranked, by_rank);
-    for (size_t i = 0; i < w->n; i++)
-        w->order[i] = w->ranked[i].item;
-    if (!placer_run(w->placer, w->order, s->fit, s->forget, w->peak_best - 1, w->offset, &peak))
-        return;
-    w->peak_best = peak;
-    w->strategy = which;
-    memcpy(w->offset_best, w->offset, w->n * sizeof *w->offset);
-    memcpy(w->order_best, w->order, w->n * sizeof *w->order);
+    return work_max - (work_max / 2 - left);
+}
+
+static bool near_bound(const struct work *w)
+{
+    return w->peak_best - w->bound_bytes <= w->bound_bytes / 200;
 }
 
 static void search(struct work *w, const struct mem_plan_options *o)
@@ -262,12 +305,15 @@ static void search(struct work *w, const struct mem_plan_options *o)
     int64_t work_max = o && o->work_max ? o->work_max : WORK_DEFAULT;
     for (int s = 0; s < STRATEGIES && w->peak_best > w->bound_bytes; s++)
         try_strategy(w, (enum mem_plan_strategy)s);
-    if (w->peak_best - w->bound_bytes <= w->bound_bytes / 200 || work_max < 0)
+    if (near_bound(w) || work_max < 0)
         return;
-    if (plan_improve(
-            w->placer, w->items, w->n, w->order_best, w->bound_bytes, work_max, o ? o->seed : 0,
-            w->offset_best, &w->peak_best))
-        w->strategy = MEM_PLAN_IMPROVED;
+    work_max = try_skylines(w, work_max);
+    struct plan_layout best = {w->offset_best, w->peak_best};
+    if (near_bound(w) ||
+        !plan_improve(w->placer, w->items, w->n, w->bound_bytes, work_max, o ? o->seed : 0, &best))
+        return;
+    w->peak_best = best.peak_bytes;
+    w->strategy = MEM_PLAN_IMPROVED;
 }
 
 enum status mem_plan_make(

@@ -30,10 +30,21 @@ bool placer_run(
 /* Steps done since placer_new. */
 int64_t placer_work(const struct placer *p);
 
-/* Searches for a better order within `work_max` steps, starting from `order`, whose plan `offset`
- * has `*peak_bytes`. Leaves the best in `offset` and `*peak_bytes`; true when it improved. */
+/* Fills memory from the bottom (plan_skyline.c). False when the peak would pass `peak_max_bytes` or
+ * `*work_left`, which counts down, is used up. */
+bool plan_skyline(
+    const struct plan_item *items, size_t n, int32_t times_n, const uint32_t *order,
+    int64_t peak_max_bytes, int64_t *work_left, int64_t *offset_bytes, int64_t *peak_bytes);
+
+/* A complete placement. */
+struct plan_layout {
+    int64_t *offset_bytes; /* one per item */
+    int64_t peak_bytes;
+};
+/* Searches around `best` for a better layout, for at most `work_max` steps or until it meets the
+ * bound; true when it improved. */
 bool plan_improve(
-    struct placer *p, const struct plan_item *items, size_t n, uint32_t *order, int64_t bound_bytes,
-    int64_t work_max, uint64_t seed, int64_t *offset_bytes, int64_t *peak_bytes);
+    struct placer *p, const struct plan_item *items, size_t n, int64_t bound_bytes,
+    int64_t work_max, uint64_t seed, struct plan_layout *best);
 
 #endif
