@@ -223,9 +223,8 @@ enum { STRATEGIES = sizeof strategies / sizeof *strategies };
 
 const char *mem_plan_strategy_text(enum mem_plan_strategy s)
 {
-    if (s == MEM_PLAN_SKYLINE)
-        return "filled from the bottom";
-    return (size_t)s < STRATEGIES ? strategies[s].text : "improved by search";
+    return (size_t)s < STRATEGIES ? strategies[s].text
+                                  : "filled from the bottom, improved by search";
 }
 
 static void work_init(struct work *w)
@@ -279,25 +278,26 @@ static void try_strategy(struct work *w, enum mem_plan_strategy which)
         keep(w, peak, which);
 }
 
-static rank_function *const skyline_orders[] = {rank_contention, rank_area, rank_length};
-
-/* The layouts that fill memory from the bottom, within half of `work_max`; returns what is left. */
-static int64_t try_skylines(struct work *w, int64_t work_max)
+/* Begins a search with the orders that serve the skyline best. */
+static void improve(struct work *w, int64_t work_max, uint64_t seed)
 {
-    int64_t left = work_max / 2, peak;
-    for (size_t k = 0; k < sizeof skyline_orders / sizeof *skyline_orders; k++) {
-        sort_items(w, skyline_orders[k]);
-        if (!plan_skyline(
-                w->items, w->n, w->times_n, w->order, w->peak_best - 1, &left, w->offset, &peak))
-            continue;
-        keep(w, peak, MEM_PLAN_SKYLINE);
+    static rank_function *const ranks[] = {rank_contention, rank_area, rank_length};
+    enum { ORDERS = sizeof ranks / sizeof *ranks };
+    uint32_t *orders[ORDERS];
+    struct plan_layout best = {w->offset_best, w->peak_best};
+    for (size_t k = 0; k < ORDERS; k++) {
+        sort_items(w, ranks[k]);
+        orders[k] = mem_alloc(w->n * sizeof *w->order);
+        memcpy(orders[k], w->order, w->n * sizeof *w->order);
     }
-    return work_max - (work_max / 2 - left);
-}
-
-static bool near_bound(const struct work *w)
-{
-    return w->peak_best - w->bound_bytes <= w->bound_bytes / 200;
+    if (plan_improve(
+            w->items, w->n, w->times_n, w->bound_bytes,
+            &(struct plan_search){orders, ORDERS, work_max, seed}, &best)) {
+        w->peak_best = best.peak_bytes;
+        w->strategy = MEM_PLAN_IMPROVED;
+    }
+    for (size_t k = 0; k < ORDERS; k++)
+        mem_free(orders[k]);
 }
 
 static void search(struct work *w, const struct mem_plan_options *o)
@@ -305,15 +305,8 @@ static void search(struct work *w, const struct mem_plan_options *o)
     int64_t work_max = o && o->work_max ? o->work_max : WORK_DEFAULT;
     for (int s = 0; s < STRATEGIES && w->peak_best > w->bound_bytes; s++)
         try_strategy(w, (enum mem_plan_strategy)s);
-    if (near_bound(w) || work_max < 0)
-        return;
-    work_max = try_skylines(w, work_max);
-    struct plan_layout best = {w->offset_best, w->peak_best};
-    if (near_bound(w) ||
-        !plan_improve(w->placer, w->items, w->n, w->bound_bytes, work_max, o ? o->seed : 0, &best))
-        return;
-    w->peak_best = best.peak_bytes;
-    w->strategy = MEM_PLAN_IMPROVED;
+    if (w->peak_best - w->bound_bytes > w->bound_bytes / 200 && work_max > 0)
+        improve(w, work_max, o ? o->seed : 0);
 }
 
 enum status mem_plan_make(

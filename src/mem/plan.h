@@ -34,7 +34,6 @@ enum mem_plan_strategy {
 #define X(name, rank, fit, forget, text) MEM_PLAN_##name,
 #include "mem/plan_strategies.def"
 #undef X
-    MEM_PLAN_SKYLINE,
     MEM_PLAN_IMPROVED,
     MEM_PLAN_STRATEGY_COUNT
 };

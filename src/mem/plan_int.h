@@ -30,21 +30,32 @@ bool placer_run(
 /* Steps done since placer_new. */
 int64_t placer_work(const struct placer *p);
 
-/* Fills memory from the bottom (plan_skyline.c). False when the peak would pass `peak_max_bytes` or
- * `*work_left`, which counts down, is used up. */
-bool plan_skyline(
-    const struct plan_item *items, size_t n, int32_t times_n, const uint32_t *order,
-    int64_t peak_max_bytes, int64_t *work_left, int64_t *offset_bytes, int64_t *peak_bytes);
+/* The second way to place items (plan_skyline.c). Items at the lowest place go first; `order`
+ * decides between those that could lie there. False when the peak would pass `peak_max_bytes`, or
+ * the steps since skyline_new `work_max`. */
+struct skyline;
+struct skyline *skyline_new(const struct plan_item *items, size_t n, int32_t times_n);
+void skyline_free(struct skyline *s);
+bool skyline_run(
+    struct skyline *s, const uint32_t *order, int64_t peak_max_bytes, int64_t work_max,
+    int64_t *offset_bytes, int64_t *peak_bytes);
+int64_t skyline_work(const struct skyline *s);
 
 /* A complete placement. */
 struct plan_layout {
     int64_t *offset_bytes; /* one per item */
     int64_t peak_bytes;
 };
-/* Searches around `best` for a better layout, for at most `work_max` steps or until it meets the
- * bound; true when it improved. */
+struct plan_search {
+    uint32_t *const *orders; /* to begin with */
+    size_t orders_n;
+    int64_t work_max;
+    uint64_t seed;
+};
+/* Searches for a layout below `best`, until `work_max` steps are done or it meets the bound; true
+ * when `best` improved. */
 bool plan_improve(
-    struct placer *p, const struct plan_item *items, size_t n, int64_t bound_bytes,
-    int64_t work_max, uint64_t seed, struct plan_layout *best);
+    const struct plan_item *items, size_t n, int32_t times_n, int64_t bound_bytes,
+    const struct plan_search *how, struct plan_layout *best);
 
 #endif
