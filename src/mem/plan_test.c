@@ -33,13 +33,16 @@ static struct mem_plan_buffer *problem(const char *name, size_t *n)
     VEC(struct mem_plan_buffer) b = {0};
     char *next = NULL;
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
-        long long lower, upper, bytes;
+        char *at = strchr(line, ',');
+        int64_t field[3]; /* lower, upper, size */
         if (strncmp(line, "id,", 3) == 0)
             continue;
-        const char *fields = strchr(line, ',');
-        CHECK(fields && sscanf(fields, ",%lld,%lld,%lld", &lower, &upper, &bytes) == 3);
+        for (int i = 0; i < 3; i++) {
+            CHECK(at && *at == ',');
+            field[i] = strtoll(at + 1, &at, 10);
+        }
         struct mem_plan_buffer x = {
-            .size_bytes = bytes, .first = lower, .last = upper - 1, .alignment = 1};
+            .size_bytes = field[2], .first = field[0], .last = field[1] - 1, .alignment = 1};
         vec_push(&b, x);
     }
     mem_free(text);
