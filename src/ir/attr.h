@@ -17,6 +17,7 @@ struct conv_attr {
     int spatial;          /* 1 or 2: spatial dimensions of the logical shapes */
     int64_t kernel[2];    /* CONV_WGRAD: its output's spatial size */
     int64_t input[2];     /* CONV_DGRAD: its output's spatial size */
+    bool f32_out;         /* fused: the result leaves in float32, whatever the operands are */
 };
 struct pool_attr {
     int64_t kernel[2], stride[2], pad[2], dilation[2];
@@ -36,7 +37,7 @@ struct norm_attr {
 struct gemm_attr {
     bool ta, tb;          /* a is [.., K, M]; b is [.., N, K] */
     enum act act;         /* fused after the bias */
-    bool accumulate;      /* fused: out = old out + product (out aliases the last input) */
+    bool f32_out;         /* fused: the result leaves in float32, whatever the operands are */
 };
 struct ew_attr {
     double a, b;          /* AFFINE: a*x + b; LEAKY_RELU: slope a; ELU: alpha a; CLAMP: [a, b]; POW: exponent a */
@@ -45,6 +46,7 @@ struct ew_attr {
 struct reduce_attr {
     uint32_t dims;        /* bit i: reduce over dimension i */
     bool keepdim;
+    bool f32_out;         /* fused: the result leaves in float32 */
 };
 struct view_attr {
     struct shape shape;   /* RESHAPE, EXPAND: result; SLICE_GRAD: result */

@@ -16,8 +16,9 @@ enum status pass_autocast(struct ir_program *p, enum dtype low, struct err *e) N
  * gives the same bits and frees memory (norm, activation, dropout outputs). */
 enum status pass_recompute(struct ir_program *p, struct err *e) NODISCARD;
 
-/* Chooses the physical layout (channels last or blocked) of what convolutions, pooling and norms
- * touch, and inserts the reorders at the borders. blocked: allow C16. */
+/* Must always run. enabled: chooses the physical layout (channels last or blocked) of what convolutions, pooling and norms
+ * touch, and inserts the reorders at the borders; blocked: allow C16. In any case makes strided
+ * views dense for the operators that need it. */
 struct layout_options {
     bool enabled, blocked;
 };

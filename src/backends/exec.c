@@ -1,0 +1,485 @@
+/* exec.c - compiles programs onto kernels and one arena, and runs them. */
+#include "backends/exec_int.h"
+
+#include "base/str.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- compiling ---- */
+
+static struct tensor view_of(const struct ir_program *p, int v)
+{
+    const struct ir_value *value = ir_value_at(p, v);
+    struct tensor t = {.dtype = value->dtype, .layout = value->layout, .shape = value->shape};
+    memcpy(t.stride, value->stride, sizeof t.stride);
+    return t;
+}
+
+static void name_node(const struct ir_program *p, const struct ir_op *op, struct err *e)
+{
+    if (op->node != IR_NONE)
+        err_node(e, p->vars->nodes.data[op->node], ir_op_row(op->code)->name);
+}
+
+/* Finds the kernel of one operator and asks for its workspace. */
+static enum status compile_op(struct exec *x, struct exec_program *program, int i, struct err *e)
+{
+    struct ir_op *op = &program->ir->ops.data[i];
+    struct exec_call *call = &program->calls[i];
+    struct kernel_args *a = &call->args;
+    const struct ir_op_row *row = ir_op_row(op->code);
+    call->op = i;
+    op->workspace_bytes = 0;
+    if (row->flags & OPF_VIEW)
+        return ST_OK;
+    call->kernel = cpu_kernel(op->code);
+    if (!call->kernel)
+        return err_set(e, ST_INTERNAL, "no kernel for operator \"%s\"", row->name);
+    a->code = op->code;
+    a->attr = &op->attr;
+    a->n_in = op->n_in;
+    a->n_out = op->n_out;
+    a->in = ARENA_ARRAY(&x->memory, struct tensor, op->n_in + 1);
+    a->out = ARENA_ARRAY(&x->memory, struct tensor, op->n_out + 1);
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != IR_NONE)
+            a->in[k] = view_of(program->ir, op->in[k]);
+    for (int k = 0; k < op->n_out; k++)
+        a->out[k] = view_of(program->ir, op->out[k]);
+    if (!call->kernel->prepare)
+        return ST_OK;
+    enum status st = call->kernel->prepare(a, &a->workspace_bytes, &a->state, e);
+    if (st != ST_OK)
+        name_node(program->ir, op, e);
+    op->workspace_bytes = a->workspace_bytes;
+    return st;
+}
+
+static enum status compile_program(struct exec *x, int index, struct ir_program *ir, struct err *e)
+{
+    struct exec_program *program = &x->programs[index];
+    program->ir = ir;
+    program->calls = ARENA_ARRAY(&x->memory, struct exec_call, ir->ops.n + 1);
+    for (int i = 0; i < (int)ir->ops.n; i++)
+        TRY(compile_op(x, program, i, e));
+    exec_storages_make(ir, true, &program->storages);
+    program->blocks = ARENA_ARRAY(&x->memory, struct mem_block *, program->storages.n + 1);
+    program->data = ARENA_ARRAY(&x->memory, void *, program->storages.n + 1);
+    x->plan_programs[index] = (struct mem_plan_program){
+        .name = ir->name, .buffers = program->storages.buffers, .n = program->storages.n};
+    return ST_OK;
+}
+
+static int64_t var_bytes(const struct ir_var *v)
+{
+    return shape_count(&v->shape) * dtype_size(v->dtype);
+}
+
+static void list_vars(struct exec *x)
+{
+    size_t n = x->vars->list.n;
+    x->persistent = ARENA_ARRAY(&x->memory, struct mem_plan_buffer, n + 1);
+    x->var_data = ARENA_ARRAY(&x->memory, void *, n + 1);
+    x->var_blocks = ARENA_ARRAY(&x->memory, struct mem_block *, n + 1);
+    for (size_t i = 0; i < n; i++) {
+        const struct ir_var *v = &x->vars->list.data[i];
+        x->persistent[i] =
+            (struct mem_plan_buffer){.size_bytes = var_bytes(v), .tag = (int)v->category};
+    }
+}
+
+enum status exec_new(
+    struct ir_vars *vars, struct ir_program *const *programs, int n_programs,
+    const struct exec_options *options, struct exec **out, struct err *e)
+{
+    struct exec *x = mem_alloc(sizeof *x);
+    enum status st = ST_OK;
+    x->vars = vars;
+    if (options)
+        x->options = *options;
+    x->n_programs = n_programs;
+    x->programs = ARENA_ARRAY(&x->memory, struct exec_program, n_programs + 1);
+    x->plan_programs = ARENA_ARRAY(&x->memory, struct mem_plan_program, n_programs + 1);
+    list_vars(x);
+    for (int i = 0; i < n_programs; i++)
+        TRY_OUT(compile_program(x, i, programs[i], e));
+    x->plan = (struct mem_plan_set){
+        .persistent = x->persistent,
+        .persistent_n = vars->list.n,
+        .programs = x->plan_programs,
+        .programs_n = (size_t)n_programs};
+    TRY_OUT(mem_plan_set_make(&x->plan, NULL, e));
+    TRY_OUT(mem_plan_set_check(&x->plan, e));
+    TRY_OUT(exec_report_make(x, e));
+    *out = x;
+    return ST_OK;
+out:
+    exec_free(x);
+    return st;
+}
+
+void exec_free(struct exec *x)
+{
+    if (!x)
+        return;
+    for (int i = 0; i < x->n_programs; i++) {
+        struct exec_program *program = &x->programs[i];
+        for (size_t k = 0; program->calls && program->ir && k < program->ir->ops.n; k++) {
+            struct exec_call *c = &program->calls[k];
+            if (c->kernel && c->kernel->release && c->args.state)
+                c->kernel->release(c->args.state);
+        }
+        exec_storages_release(&program->storages);
+    }
+    exec_report_release(x);
+    if (x->plan.programs)
+        mem_plan_set_release(&x->plan);
+    mem_pool_free(x->pool);
+    if (x->arena)
+        mem_source_give(&x->source, x->arena, x->arena_bytes);
+    arena_release(&x->memory);
+    mem_free(x);
+}
+
+/* ---- mapping ---- */
+
+/* The address of a value, NULL when its storage does not live now (dynamic mode). */
+static void *address(struct exec *x, struct exec_program *program, int v)
+{
+    const struct ir_value *value = ir_value_at(program->ir, v);
+    const struct ir_value *base = ir_value_at(program->ir, value->base);
+    char *start = base->kind == VALUE_VAR ? x->var_data[base->var]
+                                          : program->data[program->storages.of_value[v]];
+    return start ? start + value->offset * dtype_size(value->dtype) : NULL;
+}
+
+/* A present operand of no elements still needs an address to be told from an absent one. */
+static _Alignas(64) char nothing[64];
+
+static void point_call(struct exec *x, struct exec_program *program, struct exec_call *call)
+{
+    const struct ir_op *op = &program->ir->ops.data[call->op];
+    struct kernel_args *a = &call->args;
+    if (!call->kernel)
+        return;
+    for (int k = 0; k < op->n_in; k++) {
+        if (op->in[k] == IR_NONE)
+            continue;
+        void *data = address(x, program, op->in[k]);
+        a->in[k].data = data ? data : nothing;
+    }
+    for (int k = 0; k < op->n_out; k++) {
+        void *data = address(x, program, op->out[k]);
+        a->out[k].data = data ? data : nothing;
+    }
+    int w = program->storages.of_workspace[call->op];
+    a->workspace = w == IR_NONE ? NULL : program->data[w];
+}
+
+static enum status map_planned(struct exec *x, struct err *e)
+{
+    x->arena_bytes = x->plan.peak_bytes + EXEC_TAIL_BYTES;
+    void *p;
+    TRY(mem_source_take(&x->source, x->arena_bytes, &p, e));
+    x->arena = p;
+    for (size_t i = 0; i < x->vars->list.n; i++)
+        x->var_data[i] = x->arena + x->plan.persistent_offset_bytes[i];
+    for (int k = 0; k < x->n_programs; k++) {
+        struct exec_program *program = &x->programs[k];
+        const int64_t *offset = x->plan_programs[k].plan.offset_bytes;
+        for (size_t i = 0; i < program->storages.n; i++)
+            program->data[i] = x->arena + x->plan.persistent_bytes + offset[i];
+        for (size_t i = 0; i < program->ir->ops.n; i++)
+            point_call(x, program, &program->calls[i]);
+    }
+    return ST_OK;
+}
+
+static enum status map_dynamic(struct exec *x, struct err *e)
+{
+    x->pool = mem_pool_new(&x->source);
+    for (size_t i = 0; i < x->vars->list.n; i++) {
+        const struct ir_var *v = &x->vars->list.data[i];
+        struct mem_tag tag = {.what = category_name(v->category), .node = v->name};
+        TRY(mem_pool_alloc(x->pool, var_bytes(v), tag, &x->var_blocks[i], e));
+        x->var_data[i] = mem_block_data(x->var_blocks[i]);
+        if (x->var_data[i])
+            memset(x->var_data[i], 0, (size_t)var_bytes(v));
+    }
+    return ST_OK;
+}
+
+enum status exec_map(struct exec *x, struct err *e)
+{
+    /* The budget is the plan's: the tail and the page rounding of the mapping are not counted. */
+    int64_t budget = x->options.budget_bytes;
+    if (budget && x->options.storage == EXEC_PLANNED && x->plan.peak_bytes > budget)
+        return err_set(
+            e, ST_OOM, "the plan needs %lld bytes, more than the %lld allowed",
+            (long long)x->plan.peak_bytes, (long long)budget);
+    mem_source_init_host(&x->source, x->options.storage == EXEC_PLANNED ? 0 : budget);
+    return x->options.storage == EXEC_PLANNED ? map_planned(x, e) : map_dynamic(x, e);
+}
+
+void *exec_var(struct exec *x, int var)
+{
+    return x->var_data[var];
+}
+
+/* ---- running ---- */
+
+static void red_zone_fill(const struct exec_program *program, int storage)
+{
+    const struct mem_plan_buffer *b = &program->storages.buffers[storage];
+    if (b->size_bytes && program->data[storage])
+        memset((char *)program->data[storage] + b->size_bytes - EXEC_RED_ZONE, 0xA5, EXEC_RED_ZONE);
+}
+
+/* Bytes of the red zone that were written, counted from the end of the operand. */
+static int64_t red_zone_touched(const struct exec_program *program, int storage)
+{
+    const struct mem_plan_buffer *b = &program->storages.buffers[storage];
+    if (!b->size_bytes || !program->data[storage])
+        return 0;
+    const unsigned char *z =
+        (unsigned char *)program->data[storage] + b->size_bytes - EXEC_RED_ZONE;
+    for (int64_t n = EXEC_RED_ZONE; n > 0; n--)
+        if (z[n - 1] != 0xA5)
+            return n;
+    return 0;
+}
+
+static int64_t tensor_extent_bytes(const struct tensor *t)
+{
+    if (t->layout != LAYOUT_ROW)
+        return tensor_count(t) * dtype_size(t->dtype);
+    int64_t last = 0;
+    for (int i = 0; i < t->shape.rank; i++) {
+        if (t->shape.dim[i] == 0)
+            return 0;
+        last += (t->shape.dim[i] - 1) * t->stride[i];
+    }
+    return (last + 1) * dtype_size(t->dtype);
+}
+
+/* Raises the measured peak to the end of [p, p + bytes) in the arena. The red zone behind a storage
+ * belongs to it: that the plan has room for it is known, that nobody else wrote there is checked. */
+static void see_address(struct exec *x, const void *p, int64_t bytes, bool has_zone)
+{
+    const char *end = (const char *)p + bytes;
+    if (!p || !x->arena || (const char *)p < x->arena || end > x->arena + x->arena_bytes)
+        return;
+    int64_t high = end - x->arena;
+    if (has_zone)
+        high += EXEC_RED_ZONE;
+    high = (high + MEM_PLAN_ALIGNMENT - 1) / MEM_PLAN_ALIGNMENT * MEM_PLAN_ALIGNMENT;
+    if (high > x->measured_bytes)
+        x->measured_bytes = high;
+}
+
+static bool is_outside(const struct exec_program *program, int v)
+{
+    return program->storages.of_value[v] == IR_NONE;
+}
+
+static void see_call(struct exec *x, struct exec_program *program, const struct exec_call *call)
+{
+    const struct ir_op *op = &program->ir->ops.data[call->op];
+    const struct kernel_args *a = &call->args;
+    for (int k = 0; k < op->n_in; k++)
+        if (op->in[k] != IR_NONE)
+            see_address(
+                x, a->in[k].data, tensor_extent_bytes(&a->in[k]), !is_outside(program, op->in[k]));
+    for (int k = 0; k < op->n_out; k++)
+        see_address(
+            x, a->out[k].data, tensor_extent_bytes(&a->out[k]), !is_outside(program, op->out[k]));
+    see_address(x, a->workspace, a->workspace_bytes, true);
+}
+
+static void fill_zones(const struct exec_program *program, const struct ir_op *op)
+{
+    for (int k = 0; k < op->n_out; k++)
+        if (!is_outside(program, op->out[k]))
+            red_zone_fill(program, program->storages.of_value[op->out[k]]);
+    int w = program->storages.of_workspace[op - program->ir->ops.data];
+    if (w != IR_NONE)
+        red_zone_fill(program, w);
+}
+
+/* What a kernel wrote past its operands adds to the measured peak: then it differs from the plan. */
+static void check_zones(struct exec *x, const struct exec_program *program, const struct ir_op *op)
+{
+    int64_t over = 0, n;
+    for (int k = 0; k < op->n_out; k++) {
+        if (is_outside(program, op->out[k]))
+            continue;
+        n = red_zone_touched(program, program->storages.of_value[op->out[k]]);
+        over = n > over ? n : over;
+    }
+    int w = program->storages.of_workspace[op - program->ir->ops.data];
+    n = w == IR_NONE ? 0 : red_zone_touched(program, w);
+    over = n > over ? n : over;
+    if (over > x->overrun_bytes)
+        x->overrun_bytes = over;
+}
+
+static enum status run_call(struct exec *x, struct exec_program *program, int i, struct err *e)
+{
+    struct exec_call *call = &program->calls[i];
+    const struct ir_op *op = &program->ir->ops.data[i];
+    if (!call->kernel)
+        return ST_OK;
+    fill_zones(program, op);
+    enum status st = call->kernel->run(&call->args, e);
+    check_zones(x, program, op);
+    if (st != ST_OK)
+        name_node(program->ir, op, e);
+    return st;
+}
+
+/* Dynamic mode: gets the storages that begin at operator i, points its call at them. */
+static enum status begin_dynamic(struct exec *x, struct exec_program *program, int i, struct err *e)
+{
+    const struct exec_storages *s = &program->storages;
+    const struct ir_op *op = i < (int)program->ir->ops.n ? &program->ir->ops.data[i] : NULL;
+    for (size_t k = 0; k < s->n; k++) {
+        if (s->buffers[k].first != i || program->blocks[k])
+            continue;
+        struct mem_tag tag = {
+            .what = category_name((enum category)s->category[k]),
+            .node = s->node[k] == IR_NONE ? NULL : x->vars->nodes.data[s->node[k]]};
+        enum status st =
+            mem_pool_alloc(x->pool, s->buffers[k].size_bytes, tag, &program->blocks[k], e);
+        if (st != ST_OK && op)
+            name_node(program->ir, op, e);
+        TRY(st);
+        program->data[k] = mem_block_data(program->blocks[k]);
+    }
+    if (op)
+        point_call(x, program, &program->calls[i]);
+    return ST_OK;
+}
+
+static void end_dynamic(struct exec *x, struct exec_program *program, int i)
+{
+    const struct exec_storages *s = &program->storages;
+    bool last = i + 1 >= (int)program->ir->ops.n;
+    for (size_t k = 0; k < s->n; k++) {
+        bool ends = i < 0 || (s->buffers[k].last == i && !last);
+        if (!ends || !program->blocks[k])
+            continue;
+        mem_pool_give(x->pool, program->blocks[k]);
+        program->blocks[k] = NULL;
+        program->data[k] = NULL;
+    }
+}
+
+/* Gives back what an earlier run left for the host to read. */
+static void drop_outputs(struct exec *x, int except)
+{
+    for (int k = 0; k < x->n_programs; k++)
+        if (k != except)
+            end_dynamic(x, &x->programs[k], -1);
+}
+
+enum status exec_run(struct exec *x, int index, struct err *e)
+{
+    struct exec_program *program = &x->programs[index];
+    bool dynamic = x->options.storage == EXEC_DYNAMIC;
+    enum status st = ST_OK;
+    exec_library_watch(true);
+    for (int i = 0; i < (int)program->ir->ops.n && st == ST_OK; i++) {
+        if (dynamic)
+            st = begin_dynamic(x, program, i, e);
+        if (st == ST_OK)
+            st = run_call(x, program, i, e);
+        if (dynamic)
+            end_dynamic(x, program, i);
+        else if (!program->seen)
+            see_call(x, program, &program->calls[i]);
+    }
+    exec_library_watch(false);
+    program->seen = st == ST_OK;
+    if (exec_library_peak_bytes() > x->library_bytes_peak)
+        x->library_bytes_peak = exec_library_peak_bytes();
+    if (st != ST_OK && dynamic)
+        end_dynamic(x, program, -1);
+    return st;
+}
+
+static bool all_finite(const struct tensor *t)
+{
+    if (!dtype_floating(t->dtype))
+        return true;
+    int64_t n = tensor_extent_bytes(t) / dtype_size(t->dtype);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(dtype_load(t->data, t->dtype, i)))
+            return false;
+    return true;
+}
+
+int exec_first_nonfinite(struct exec *x, int index, struct err *e)
+{
+    struct exec_program *program = &x->programs[index];
+    bool dynamic = x->options.storage == EXEC_DYNAMIC;
+    int found = IR_NONE;
+    for (int i = 0; i < (int)program->ir->ops.n && found == IR_NONE; i++) {
+        const struct ir_op *op = &program->ir->ops.data[i];
+        if (op->phase == PHASE_UPDATE)
+            break;
+        if ((dynamic && begin_dynamic(x, program, i, e) != ST_OK) ||
+            run_call(x, program, i, e) != ST_OK)
+            break;
+        for (int k = 0; k < op->n_out && program->calls[i].kernel; k++)
+            if (!all_finite(&program->calls[i].args.out[k]))
+                found = i;
+        if (dynamic)
+            end_dynamic(x, program, i);
+    }
+    if (dynamic)
+        end_dynamic(x, program, -1);
+    return found;
+}
+
+/* ---- reading ---- */
+
+/* In dynamic mode an input gets its storage when the host first asks for it. */
+static void make_ready(struct exec *x, struct exec_program *program, int v)
+{
+    int k = program->storages.of_value[v];
+    if (x->options.storage != EXEC_DYNAMIC || k == IR_NONE || program->blocks[k])
+        return;
+    struct mem_tag tag = {.what = category_name((enum category)program->storages.category[k])};
+    struct err ignored;
+    int64_t bytes = program->storages.buffers[k].size_bytes;
+    drop_outputs(x, (int)(program - x->programs));
+    if (mem_pool_alloc(x->pool, bytes, tag, &program->blocks[k], &ignored) == ST_OK)
+        program->data[k] = mem_block_data(program->blocks[k]);
+}
+
+void *exec_value(struct exec *x, int index, int v)
+{
+    struct exec_program *program = &x->programs[index];
+    make_ready(x, program, v);
+    return address(x, program, v);
+}
+
+struct tensor exec_tensor(struct exec *x, int index, int v)
+{
+    struct tensor t = view_of(x->programs[index].ir, v);
+    t.data = exec_value(x, index, v);
+    return t;
+}
+
+int64_t exec_peak_planned(const struct exec *x)
+{
+    return x->report.peak_bytes;
+}
+
+int64_t exec_peak_measured(const struct exec *x)
+{
+    if (x->options.storage == EXEC_DYNAMIC)
+        return mem_pool_stats(x->pool)->live_bytes_peak + x->overrun_bytes + x->library_bytes_peak;
+    return x->measured_bytes + x->overrun_bytes + x->library_bytes_peak;
+}

@@ -1,0 +1,78 @@
+/* exec_int.h - what the files of the executor share; private to src/backends. */
+#ifndef BACKENDS_EXEC_INT_H
+#define BACKENDS_EXEC_INT_H
+
+#include "backends/exec.h"
+#include "mem/plan_set.h"
+#include "mem/pool.h"
+#include "mem/timeline.h"
+
+enum { EXEC_RED_ZONE = 64, EXEC_TAIL_BYTES = 4096 };
+
+/* Which storage each value of a program lives in, and each storage's size and lifetime.
+ *
+ * INVARIANTS
+ *  1. of_value[v] is a storage of this program, or IR_NONE when v lies in a variable.
+ *  2. A storage that two values share in place holds the second from the operator that defines it;
+ *     the first is not read after that operator.
+ *  3. Each storage has EXEC_RED_ZONE bytes more than its values need: a kernel that writes past
+ *     its operand is seen there. */
+struct exec_storages {
+    struct mem_plan_buffer *buffers; /* values first, then one workspace per operator that has one */
+    int *of_value;                   /* by value */
+    int *of_workspace;               /* by operator; IR_NONE: none */
+    int *node, *category;            /* by storage: who is charged for it */
+    size_t n;
+};
+/* Uses op->workspace_bytes, which must be set. `in_place` off gives every value its own storage. */
+void exec_storages_make(const struct ir_program *p, bool in_place, struct exec_storages *out);
+void exec_storages_release(struct exec_storages *s);
+
+/* One operator, resolved. `args` point into the arena after exec_map (planned mode). */
+struct exec_call {
+    const struct kernel *kernel; /* NULL: a view, nothing to run */
+    struct kernel_args args;
+    int op;
+};
+
+struct exec_program {
+    struct ir_program *ir;
+    struct exec_storages storages;
+    struct exec_call *calls; /* one per operator */
+    struct mem_block **blocks; /* dynamic mode: by storage */
+    void **data;               /* by storage: address while it lives */
+    bool seen;                 /* addresses counted: they are the same in every run */
+};
+
+struct exec {
+    struct ir_vars *vars;
+    struct exec_options options;
+    struct exec_program *programs;
+    int n_programs;
+    struct mem_plan_buffer *persistent;
+    struct mem_plan_set plan;
+    struct mem_plan_program *plan_programs;
+    struct mem_source source;
+    struct mem_pool *pool;          /* dynamic mode */
+    struct mem_block **var_blocks;  /* dynamic mode */
+    char *arena;                    /* planned mode: start of the mapping */
+    int64_t arena_bytes;
+    void **var_data;
+    int64_t measured_bytes;         /* high water of the addresses that kernels were handed */
+    int64_t overrun_bytes;          /* most bytes a kernel wrote past an operand */
+    int64_t library_bytes_peak;
+    struct exec_report report;
+    int64_t **timelines;            /* by program */
+    struct arena memory;
+};
+
+enum status exec_report_make(struct exec *x, struct err *e) NODISCARD;
+void exec_report_release(struct exec *x);
+
+/* Allocations made by libraries while a kernel runs (interpose.c). Blocks below
+ * EXEC_LIBRARY_LEAST bytes are bookkeeping of the library's calls and are not counted. */
+enum { EXEC_LIBRARY_LEAST = 4096 };
+void exec_library_watch(bool on);
+int64_t exec_library_peak_bytes(void); /* since the last exec_library_watch(true) */
+
+#endif
