@@ -95,8 +95,7 @@ void pt_add(struct arena *a, struct pt_value *seq, struct pt_value *item)
 {
     ASSERT(seq->kind == PT_LIST || seq->kind == PT_TUPLE);
     if (seq->seq.n == seq->seq.cap)
-        seq->seq.data =
-            grown(a, seq->seq.data, seq->seq.n, &seq->seq.cap, sizeof *seq->seq.data);
+        seq->seq.data = grown(a, seq->seq.data, seq->seq.n, &seq->seq.cap, sizeof *seq->seq.data);
     seq->seq.data[seq->seq.n++] = item;
 }
 
@@ -120,11 +119,9 @@ void pt_put_int(struct arena *a, struct pt_value *dict, int64_t key, struct pt_v
     pt_put_value(a, dict, pt_int(a, key), value);
 }
 
-struct pt_storage *
-pt_storage(struct arena *a, enum dtype type, const void *data, size_t size_bytes)
+struct pt_storage *pt_storage(struct arena *a, const void *data, size_t size_bytes)
 {
     struct pt_storage *s = ARENA_NEW(a, struct pt_storage);
-    s->type = type;
     s->data = data;
     s->size_bytes = size_bytes;
     s->entry = -1;
@@ -152,12 +149,12 @@ struct pt_value *pt_tensor(
     return v;
 }
 
-struct pt_value *pt_tensor_of(
-    struct arena *a, enum dtype type, const int64_t *shape, int rank, const void *data)
+struct pt_value *
+pt_tensor_of(struct arena *a, enum dtype type, const int64_t *shape, int rank, const void *data)
 {
     int64_t n = shape_elements(shape, rank);
     ASSERT(n >= 0);
-    struct pt_storage *s = pt_storage(a, type, data, (size_t)n * (size_t)dtype_size(type));
+    struct pt_storage *s = pt_storage(a, data, (size_t)n * (size_t)dtype_size(type));
     return pt_tensor(a, s, type, shape, rank, 0);
 }
 
@@ -213,12 +210,10 @@ const char *pt_to_string(const struct pt_value *v)
 const char *pt_kind_name(enum pt_kind kind)
 {
     static const char *const names[] = {
-        [PT_NONE] = "None",          [PT_BOOL] = "a bool",
-        [PT_INT] = "an integer",     [PT_FLOAT] = "a float",
-        [PT_STRING] = "a string",    [PT_BYTES] = "bytes",
-        [PT_LIST] = "a list",        [PT_TUPLE] = "a tuple",
-        [PT_DICT] = "a dict",        [PT_TENSOR] = "a tensor",
-        [PT_DTYPE] = "a dtype",      [PT_GLOBAL] = "a function or class",
+        [PT_NONE] = "None",         [PT_BOOL] = "a bool",     [PT_INT] = "an integer",
+        [PT_FLOAT] = "a float",     [PT_STRING] = "a string", [PT_BYTES] = "bytes",
+        [PT_LIST] = "a list",       [PT_TUPLE] = "a tuple",   [PT_DICT] = "a dict",
+        [PT_TENSOR] = "a tensor",   [PT_DTYPE] = "a dtype",   [PT_GLOBAL] = "a function or class",
         [PT_STORAGE] = "a storage",
     };
     return names[kind];
@@ -271,9 +266,11 @@ bool pt_tensor_fits(const struct pt_tensor *t)
 static size_t utf8_length(unsigned char c, uint32_t *point, uint32_t *least)
 {
     static const uint32_t least_of[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t n = c < 0x80 ? 1 : (c & 0xe0) == 0xc0 ? 2 : (c & 0xf0) == 0xe0 ? 3
-               : (c & 0xf8) == 0xf0              ? 4
-                                                 : 0;
+    size_t n = c < 0x80             ? 1
+               : (c & 0xe0) == 0xc0 ? 2
+               : (c & 0xf0) == 0xe0 ? 3
+               : (c & 0xf8) == 0xf0 ? 4
+                                    : 0;
     *point = n == 1 ? c : n == 0 ? 0 : c & (0x7fu >> n);
     *least = least_of[n];
     return n;

@@ -39,11 +39,11 @@ enum pt_dict_class { PT_DICT_PLAIN, PT_DICT_ORDERED, PT_DICT_COUNTER };
 /* Bytes that tensors look into. Tensors that share a storage are tied, here and in PyTorch. */
 struct pt_storage {
     size_t size_bytes;
-    enum dtype type; /* of the storage class in the file */
-    const void *data;  /* in memory; NULL while it is only in the file */
-    const char *key;   /* name in the file; the writer gives its own */
-    int64_t entry;     /* index in the zip file, -1 if none */
-    bool verified;     /* its checksum has been compared */
+    const void *data; /* in memory; NULL while it is only in the file */
+    const char *key;  /* name in the file; the writer gives its own */
+    int64_t entry;    /* index in the zip file, -1 if none */
+    bool verified;    /* its checksum has been compared */
+    size_t number;    /* scratch of the writer */
 };
 
 struct pt_tensor {
@@ -61,7 +61,9 @@ struct pt_item {
 
 struct pt_value {
     enum pt_kind kind;
-    uint32_t mark; /* scratch of the checker: 0 unseen, 1 open, else 1 + depth below */
+    bool open;       /* scratch of pt_check: on the path being walked */
+    uint8_t below;   /* levels below this value */
+    uint32_t weight; /* values in the tree below, this one included; 0: not seen yet */
     union {
         bool truth;
         int64_t integer;
@@ -82,8 +84,11 @@ struct pt_value {
         } dict;
         struct pt_tensor *tensor;
         enum dtype dtype;
-        int global;                 /* row of pickle_globals.def */
-        struct pt_storage *storage;
+        int global; /* row of pickle_globals.def */
+        struct {
+            struct pt_storage *of;
+            enum dtype type; /* of the class that the pickle named */
+        } storage;
     };
 };
 
@@ -105,15 +110,14 @@ void pt_put_value(
     struct arena *a, struct pt_value *dict, struct pt_value *key, struct pt_value *value);
 
 /* A storage over the caller's memory, which must live as long as the tree is used. */
-struct pt_storage *
-pt_storage(struct arena *a, enum dtype type, const void *data, size_t size_bytes);
+struct pt_storage *pt_storage(struct arena *a, const void *data, size_t size_bytes);
 /* A contiguous tensor at `offset` elements of a storage. */
 struct pt_value *pt_tensor(
     struct arena *a, struct pt_storage *s, enum dtype type, const int64_t *shape, int rank,
     int64_t offset);
 /* Storage and tensor in one. */
-struct pt_value *pt_tensor_of(
-    struct arena *a, enum dtype type, const int64_t *shape, int rank, const void *data);
+struct pt_value *
+pt_tensor_of(struct arena *a, enum dtype type, const int64_t *shape, int rank, const void *data);
 
 /* The value under a key; NULL when there is none, or when `dict` is NULL or no dict. */
 const struct pt_value *pt_get(const struct pt_value *dict, const char *key);

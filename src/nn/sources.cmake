@@ -1,0 +1,8 @@
+set(SOURCES
+    pickle_check.c pickle_globals.c pickle_read.c pickle_value.c pickle_write.c
+    ptfile_read.c ptfile_write.c
+    safetensors.c safetensors_header.c
+    tensorfile.c tensorfile_match.c tensorfile_types.c)
+set(TESTS)
+set(FUZZ)
+set(LIBS PkgConfig::LIBZIP)
