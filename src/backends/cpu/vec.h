@@ -65,13 +65,13 @@ typedef uint16_t vh_loose VEC_LOOSE(2 * VEC_LANES, 2);
 #define DTYPE_CONST(t, T, ...)                                                                     \
     do {                                                                                           \
         if ((t) == DT_F32) {                                                                       \
-            enum { T = DT_F32 };                                                                   \
+            const enum dtype T = DT_F32;                                                           \
             __VA_ARGS__;                                                                           \
         } else if ((t) == DT_BF16) {                                                               \
-            enum { T = DT_BF16 };                                                                  \
+            const enum dtype T = DT_BF16;                                                          \
             __VA_ARGS__;                                                                           \
         } else {                                                                                   \
-            enum { T = DT_F16 };                                                                   \
+            const enum dtype T = DT_F16;                                                           \
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     } while (0)
@@ -295,6 +295,37 @@ VEC_FN void fstore(void *p, enum dtype t, int64_t i, float x)
         ((float *)p)[i] = x;
     else
         vstore_n(p, t, i, 1, vset(x));
+}
+
+/* Transposes VL vectors of VL lanes: one exchange of blocks per power of two. */
+#define VEC_LOW(i, d) ((i) & (d) ? (i) - (d) + VEC_LANES : (i))
+#define VEC_HIGH(i, d) ((i) & (d) ? (i) + VEC_LANES : (i) + (d))
+#if VEC_LANES == 16
+#define VEC_EACH(F, d)                                                                             \
+    F(0, d), F(1, d), F(2, d), F(3, d), F(4, d), F(5, d), F(6, d), F(7, d), F(8, d), F(9, d),      \
+        F(10, d), F(11, d), F(12, d), F(13, d), F(14, d), F(15, d)
+#elif VEC_LANES == 8
+#define VEC_EACH(F, d) F(0, d), F(1, d), F(2, d), F(3, d), F(4, d), F(5, d), F(6, d), F(7, d)
+#else
+#define VEC_EACH(F, d) F(0, d), F(1, d), F(2, d), F(3, d)
+#endif
+#define VEC_EXCHANGE(r, d)                                                                         \
+    for (int i_ = 0; i_ < VL; i_++)                                                                \
+        if (!(i_ & (d))) {                                                                         \
+            vf a_ = (r)[i_], b_ = (r)[i_ + (d)];                                                   \
+            (r)[i_] = __builtin_shufflevector(a_, b_, VEC_EACH(VEC_LOW, d));                       \
+            (r)[i_ + (d)] = __builtin_shufflevector(a_, b_, VEC_EACH(VEC_HIGH, d));                \
+        }
+VEC_FN void vtranspose(vf r[VL])
+{
+#if VEC_LANES == 16
+    VEC_EXCHANGE(r, 8)
+#endif
+#if VEC_LANES >= 8
+    VEC_EXCHANGE(r, 4)
+#endif
+    VEC_EXCHANGE(r, 2)
+    VEC_EXCHANGE(r, 1)
 }
 
 /* ---- functions ---- */

@@ -1,0 +1,442 @@
+/* gemm.c - packed matrix products: register tiles over panels of A and B, see gemm.h.
+ *
+ * A thread owns a rectangle of C and packs for itself: for each block of NC columns and KC of k, a
+ * panel of B; for each block of MC rows, a panel of A; then tiles of MR x NR. Sums that cannot wait
+ * in C between blocks of k (16-bit results, accumulation) wait in a float32 buffer.
+ */
+#include "backends/cpu/gemm.h"
+
+#if VEC_LANES == 16
+enum { MR = 8, NV = 3, MC = 128, KC = 384, NC = 768 };
+#elif VEC_LANES == 8
+enum { MR = 6, NV = 2, MC = 120, KC = 384, NC = 768 };
+#else
+enum { MR = 4, NV = 2, MC = 128, KC = 384, NC = 768 };
+#endif
+enum { NR = NV * VL, MS = 4 * MC, ALIGN = 64 };
+
+/* What follows from a job's shape. */
+struct plan {
+    bool pairs;         /* bf16 dot products: panels hold pairs of k */
+    bool wait;          /* sums wait in a buffer */
+    int64_t kc;         /* block of k */
+    int64_t mc, nc, ms; /* largest blocks that occur */
+    int64_t a_bytes, b_bytes, wait_bytes, thread_bytes;
+    int grid_m, grid_n; /* rectangles per result */
+};
+
+static int64_t round_up(int64_t x, int64_t unit)
+{
+    return (x + unit - 1) / unit * unit;
+}
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t batch_count(const struct gemm_job *g)
+{
+    int64_t n = 1;
+    for (int i = 0; i < g->batch_rank; i++)
+        n *= g->batch[i];
+    return n;
+}
+
+/* Cuts a result among the threads that its share of the batch leaves: the cut with the least to
+ * pack. */
+static void plan_grid(const struct gemm_job *g, int threads, struct plan *p)
+{
+    int64_t batch = batch_count(g);
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    int share = (int)(batch >= threads || batch < 1 ? 1 : (threads + batch - 1) / batch);
+    p->grid_m = p->grid_n = 1;
+    if (work < 131072)
+        return;
+    double best = INFINITY;
+    for (int m = 1; m <= share; m++) {
+        int n = share / m;
+        if (m > (g->m + MR - 1) / MR || n > (g->n + NR - 1) / NR)
+            continue;
+        double rows = ceil((double)g->m / m), cols = ceil((double)g->n / n);
+        double cost = rows * cols * (double)g->k / 16 + (rows + cols) * (double)g->k;
+        if (cost < best) {
+            best = cost;
+            p->grid_m = m, p->grid_n = n;
+        }
+    }
+}
+
+static struct plan plan_make(const struct gemm_job *g, int threads)
+{
+    struct plan p = {0};
+#if VEC_LANES == 16
+    p.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 && cpu_isa() == ISA_AVX512_BF16;
+#endif
+    p.kc = p.pairs ? 2 * KC : KC;
+    p.wait = g->k > p.kc && (g->c_dtype != DT_F32 || g->accumulate);
+    plan_grid(g, threads, &p);
+    int64_t k = least(p.kc, g->k), units = p.pairs ? (k + 1) / 2 : k;
+    p.mc = least(MC, round_up(g->m, MR));
+    p.nc = least(NC, round_up(g->n, NR));
+    p.ms = p.wait ? least(MS, round_up(g->m, MR)) : round_up(g->m, MR);
+    p.a_bytes = round_up(p.mc * units * 4 + 4 * VL, ALIGN);
+    p.b_bytes = round_up(p.nc * units * 4 + 4 * VL, ALIGN);
+    p.wait_bytes = p.wait ? round_up(p.ms * p.nc * 4, ALIGN) : 0;
+    p.thread_bytes = p.a_bytes + p.b_bytes + p.wait_bytes;
+    return p;
+}
+
+int64_t gemm_bytes(const struct gemm_job *g, int threads)
+{
+    if (g->m == 0 || g->n == 0 || g->k == 0)
+        return 0;
+    struct plan p = plan_make(g, threads);
+    int64_t tasks = batch_count(g) * p.grid_m * p.grid_n;
+    return p.thread_bytes * least(tasks, threads);
+}
+
+/* ---- packing: panels of `width` with dst[k * width + w] = src[w * sw + k * sk], zeros past
+ * `valid` ---- */
+
+/* Stores run over the end of a step when width is no multiple of VL: the next step overwrites it,
+ * and buffers have room for one vector more. */
+VEC_FN void pack_along_width(
+    float *dst, int width, int valid, int64_t k, const void *src, enum dtype t, int64_t sk)
+{
+    for (int64_t i = 0; i < k; i++)
+        for (int w = 0; w < width; w += VL) {
+            int left = valid - w < 0 ? 0 : valid - w;
+            vf x = left >= VL ? vload(src, t, i * sk + w) : vload_n(src, t, i * sk + w, left);
+            *(vf_loose *)(dst + i * width + w) = x;
+        }
+}
+
+VEC_FN void
+pack_along_k(float *dst, int width, int valid, int64_t k, const void *src, enum dtype t, int64_t sw)
+{
+    for (int64_t i = 0; i < k; i += VL) {
+        int steps = (int)least(VL, k - i);
+        for (int w = 0; w < width; w += VL) {
+            vf r[VL];
+            for (int j = 0; j < VL; j++) {
+                int64_t at = (w + j) * sw + i;
+                if (w + j >= valid)
+                    r[j] = vset(0);
+                else
+                    r[j] = steps == VL ? vload(src, t, at) : vload_n(src, t, at, steps);
+            }
+            vtranspose(r);
+            for (int j = 0; j < steps; j++)
+                *(vf_loose *)(dst + (i + j) * width + w) = r[j];
+        }
+    }
+}
+
+VEC_FN void pack_any(
+    float *dst, int width, int valid, int64_t k, const void *src, enum dtype t, int64_t sw,
+    int64_t sk)
+{
+    for (int64_t i = 0; i < k; i++)
+        for (int w = 0; w < width; w++)
+            dst[i * width + w] = w < valid ? fload(src, t, w * sw + i * sk) : 0;
+}
+
+static inline ALWAYS_INLINE void pack_panel(
+    float *dst, int width, int valid, int64_t k, const void *src, enum dtype t, int64_t sw,
+    int64_t sk)
+{
+    if (sw == 1)
+        DTYPE_CONST(t, T, pack_along_width(dst, width, valid, k, src, T, sk));
+    else if (sk == 1)
+        DTYPE_CONST(t, T, pack_along_k(dst, width, valid, k, src, T, sw));
+    else
+        DTYPE_CONST(t, T, pack_any(dst, width, valid, k, src, T, sw, sk));
+}
+
+/* The same for pairs of bf16: pair i is elements 2i and 2i + 1 of k; an odd last one gets a 0. */
+VEC_FN void pack_pairs(
+    uint32_t *dst, int width, int valid, int64_t k, const uint16_t *src, int64_t sw, int64_t sk)
+{
+    int64_t whole = k / 2;
+    if (sk == 1) { /* a pair is one 32-bit element */
+        for (int64_t i = 0; i < whole; i += VL) {
+            int steps = (int)least(VL, whole - i);
+            for (int w = 0; w < width; w += VL) {
+                vf r[VL];
+                for (int j = 0; j < VL; j++) {
+                    const uint16_t *at = src + (w + j) * sw + 2 * i;
+                    r[j] = w + j >= valid ? vset(0) : vload_n(at, DT_F32, 0, steps);
+                }
+                vtranspose(r);
+                for (int j = 0; j < steps; j++)
+                    *(vf_loose *)(void *)(dst + (i + j) * width + w) = r[j];
+            }
+        }
+    } else {
+        for (int64_t i = 0; i < whole; i++) {
+            const uint16_t *even = src + 2 * i * sk, *odd = even + sk;
+            int w = 0;
+            if (sw == 1)
+                for (; w + VL <= valid; w += VL) {
+                    vu lo = __builtin_convertvector(*(const vh_loose *)(even + w), vu);
+                    vu hi = __builtin_convertvector(*(const vh_loose *)(odd + w), vu);
+                    *(vi_loose *)(dst + i * width + w) = (vi)(lo | hi << 16);
+                }
+            for (; w < width; w++)
+                dst[i * width + w] = w < valid ? even[w * sw] | (uint32_t)odd[w * sw] << 16 : 0;
+        }
+    }
+    if (k % 2)
+        for (int w = 0; w < width; w++)
+            dst[whole * width + w] = w < valid ? src[w * sw + (k - 1) * sk] : 0;
+}
+
+/* Packs `count` rows (A) or columns (B) in panels of `width`. */
+VEC_FN void pack(
+    void *dst, int width, int64_t count, int64_t k, const void *src, enum dtype t, int64_t sw,
+    int64_t sk, bool pairs)
+{
+    int64_t units = pairs ? (k + 1) / 2 : k;
+    for (int64_t w = 0; w < count; w += width) {
+        int valid = (int)least(width, count - w);
+        const char *at = (const char *)src + w * sw * dtype_size(t);
+        if (pairs)
+            pack_pairs((uint32_t *)dst + w * units, width, valid, k, (const void *)at, sw, sk);
+        else
+            pack_panel((float *)dst + w * units, width, valid, k, at, t, sw, sk);
+    }
+}
+
+static __attribute__((noinline)) void pack_a(
+    void *dst, int64_t count, int64_t k, const struct gemm_operand *a, const void *src, bool pairs)
+{
+    pack(dst, MR, count, k, src, a->dtype, a->row, a->col, pairs);
+}
+static __attribute__((noinline)) void pack_b(
+    void *dst, int64_t count, int64_t k, const struct gemm_operand *b, const void *src, bool pairs)
+{
+    pack(dst, NR, count, k, src, b->dtype, b->col, b->row, pairs);
+}
+
+/* ---- tiles ---- */
+
+static void tile_run(const float *a, const float *b, int64_t k, float *tile)
+{
+    vf sum[MR][NV];
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < NV; j++)
+            sum[i][j] = vset(0);
+    for (int64_t p = 0; p < k; p++) {
+        vf y[NV];
+#pragma GCC unroll 3
+        for (int j = 0; j < NV; j++)
+            y[j] = *(const vf_loose *)(b + p * NR + j * VL);
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; i++) {
+            vf x = vset(a[p * MR + i]);
+#pragma GCC unroll 3
+            for (int j = 0; j < NV; j++)
+                sum[i][j] = vfma(x, y[j], sum[i][j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < NV; j++)
+            *(vf_loose *)(tile + i * NR + j * VL) = sum[i][j];
+}
+
+/* A finished tile's way to C, or to where it waits for the next block of k. */
+struct finish {
+    float *wait; /* this tile's sums so far, NULL when they are in C */
+    int64_t wait_row;
+    void *c;
+    int64_t c_row;
+    const void *bias;
+    enum dtype bias_dtype;
+    bool first, last, relu, accumulate;
+};
+
+VEC_FN void finish_row(const struct finish *f, const float *tile, int row, int cols, enum dtype t)
+{
+    const float *sum = tile + row * NR;
+    for (int j = 0; j < cols; j += VL) {
+        int n = cols - j < VL ? cols - j : VL;
+        int64_t at = row * f->c_row + j;
+        vf x = *(const vf_loose *)(sum + j);
+        if (f->wait) {
+            float *w = f->wait + row * f->wait_row + j;
+            if (!f->first)
+                x = x + *(vf_loose *)w;
+            if (!f->last) {
+                *(vf_loose *)w = x;
+                continue;
+            }
+        } else if (!f->first) {
+            x = x + (n == VL ? vload(f->c, t, at) : vload_n(f->c, t, at, n));
+        }
+        if (f->last) {
+            if (f->bias) {
+                if (f->bias_dtype == DT_F32)
+                    x = x + vload_n(f->bias, DT_F32, j, n < VL ? n : VL);
+                else
+                    x = x + vload_n(f->bias, f->bias_dtype, j, n);
+            }
+            if (f->accumulate)
+                x = x + vload_n(f->c, t, at, n);
+            if (f->relu)
+                x = vrelu(x);
+        }
+        if (n == VL)
+            vstore(f->c, t, at, x);
+        else
+            vstore_n(f->c, t, at, n, x);
+    }
+}
+
+static void finish_tile(const struct finish *f, const float *tile, int rows, int cols, enum dtype t)
+{
+    for (int i = 0; i < rows; i++)
+        DTYPE_CONST(t, T, finish_row(f, tile, i, cols, T));
+}
+
+/* ---- one thread's rectangle ---- */
+
+struct area {
+    const struct gemm_job *g;
+    const struct plan *p;
+    const char *a, *b; /* of this result */
+    char *c;
+    int64_t m0, m1, n0, n1;
+    char *a_pack, *b_pack;
+    float *wait;
+};
+
+/* Tiles of rows i0 .. i1 and columns j0 .. j1 for k from k0 on, panels packed. */
+static void area_tiles(
+    const struct area *s, int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t k0, int64_t top)
+{
+    const struct gemm_job *g = s->g;
+    float tile[MR * NR] __attribute__((aligned(64)));
+    int64_t k = least(s->p->kc, g->k - k0), units = s->p->pairs ? (k + 1) / 2 : k;
+    int size = dtype_size(g->c_dtype);
+    struct finish f = {
+        .wait_row = s->p->nc,
+        .c_row = g->c_row,
+        .bias_dtype = g->bias_dtype,
+        .first = k0 == 0,
+        .last = k0 + k == g->k,
+        .relu = g->relu,
+        .accumulate = g->accumulate};
+    for (int64_t j = j0; j < j1; j += NR) {
+        int cols = (int)least(NR, j1 - j);
+        if (g->bias)
+            f.bias = (const char *)g->bias + j * dtype_size(g->bias_dtype);
+        for (int64_t i = i0; i < i1; i += MR) {
+            const char *a = s->a_pack + (i - i0) * units * 4, *b = s->b_pack + (j - j0) * units * 4;
+#if VEC_LANES == 16
+            if (s->p->pairs)
+                gemm_tile_bf16((const void *)a, (const void *)b, units, tile);
+            else
+#endif
+                tile_run((const void *)a, (const void *)b, units, tile);
+            f.c = s->c + (i * g->c_row + j) * size;
+            f.wait = s->wait ? s->wait + (i - top) * s->p->nc + (j - j0) : NULL;
+            finish_tile(&f, tile, (int)least(MR, i1 - i), cols, g->c_dtype);
+        }
+    }
+}
+
+static void area_run(const struct area *s)
+{
+    const struct gemm_job *g = s->g;
+    int64_t kc = s->p->kc;
+    for (int64_t top = s->m0; top < s->m1; top += s->p->ms) {
+        int64_t bottom = least(s->m1, top + s->p->ms);
+        for (int64_t j = s->n0; j < s->n1; j += s->p->nc) {
+            int64_t j1 = least(s->n1, j + s->p->nc);
+            for (int64_t k0 = 0; k0 < g->k; k0 += kc) {
+                int64_t k = least(kc, g->k - k0);
+                pack_b(
+                    s->b_pack, j1 - j, k, &g->b,
+                    s->b + (k0 * g->b.row + j * g->b.col) * dtype_size(g->b.dtype), s->p->pairs);
+                for (int64_t i = top; i < bottom; i += s->p->mc) {
+                    int64_t i1 = least(bottom, i + s->p->mc);
+                    pack_a(
+                        s->a_pack, i1 - i, k, &g->a,
+                        s->a + (i * g->a.row + k0 * g->a.col) * dtype_size(g->a.dtype),
+                        s->p->pairs);
+                    area_tiles(s, i, i1, j, j1, k0, top);
+                }
+            }
+        }
+    }
+}
+
+/* k = 0: the sums are empty. */
+static void fill_empty(const struct gemm_job *g)
+{
+    for (int64_t r = 0; r < batch_count(g) * g->m; r++)
+        for (int64_t j = 0; j < g->n; j++) {
+            int64_t at = r / g->m * g->c_batch + r % g->m * g->c_row + j;
+            float x = g->bias ? fload(g->bias, g->bias_dtype, j) : 0;
+            if (g->accumulate)
+                x += fload(g->c, g->c_dtype, at);
+            fstore(g->c, g->c_dtype, at, g->relu && x < 0 ? 0 : x);
+        }
+}
+
+/* Where result `index` of the batch begins in an operand. */
+static const char *batch_at(const struct gemm_job *g, const struct gemm_operand *x, int64_t index)
+{
+    int64_t at = 0;
+    for (int i = g->batch_rank - 1; i >= 0; i--) {
+        at += index % g->batch[i] * x->batch[i];
+        index /= g->batch[i];
+    }
+    return (const char *)x->data + at * dtype_size(x->dtype);
+}
+
+/* Bounds of part i of n parts of `size`, cut at multiples of `unit`. */
+static int64_t cut(int64_t size, int64_t unit, int64_t i, int64_t n)
+{
+    int64_t units = (size + unit - 1) / unit;
+    return least(size, units * i / n * unit);
+}
+
+static void task_run(const struct gemm_job *g, const struct plan *p, int64_t task, char *room)
+{
+    int64_t result = task / (p->grid_m * p->grid_n), part = task % (p->grid_m * p->grid_n);
+    int64_t im = part / p->grid_n, in = part % p->grid_n;
+    struct area s = {.g = g, .p = p};
+    s.a = batch_at(g, &g->a, result);
+    s.b = batch_at(g, &g->b, result);
+    s.c = (char *)g->c + result * g->c_batch * dtype_size(g->c_dtype);
+    s.m0 = cut(g->m, MR, im, p->grid_m), s.m1 = cut(g->m, MR, im + 1, p->grid_m);
+    s.n0 = cut(g->n, NR, in, p->grid_n), s.n1 = cut(g->n, NR, in + 1, p->grid_n);
+    s.a_pack = room;
+    s.b_pack = room + p->a_bytes;
+    s.wait = p->wait ? (float *)(void *)(room + p->a_bytes + p->b_bytes) : NULL;
+    area_run(&s);
+}
+
+void gemm_run(const struct gemm_job *g, void *workspace, int threads)
+{
+    if (g->m == 0 || g->n == 0)
+        return;
+    if (g->k == 0) {
+        fill_empty(g);
+        return;
+    }
+    struct plan p = plan_make(g, threads);
+    int64_t tasks = batch_count(g) * p.grid_m * p.grid_n;
+    int used = (int)least(tasks, threads);
+    if (used < 1)
+        return;
+#pragma omp parallel for schedule(static) num_threads(used) if (used > 1)
+    for (int i = 0; i < used; i++)
+        for (int64_t task = tasks * i / used; task < tasks * (i + 1) / used; task++)
+            task_run(g, &p, task, (char *)workspace + i * p.thread_bytes);
+}

@@ -1,0 +1,43 @@
+/* gemm.h - matrix products for the kernels of this folder: C = act(A B + bias) in float32 sums.
+ *
+ * Operands are f32, bf16 or f16 with any strides; they are converted while being packed into
+ * panels, so no converted copy exists. bf16 times bf16 uses the dot-product instruction where the
+ * machine has it (it treats subnormal numbers as 0).
+ *
+ * The sum over k runs in blocks of fixed length in increasing order, whatever the tiles and the
+ * threads: the bits of C depend on the shape alone.
+ */
+#ifndef BACKENDS_CPU_GEMM_H
+#define BACKENDS_CPU_GEMM_H
+
+#include "backends/cpu/vec.h"
+
+struct gemm_operand {
+    const void *data;
+    enum dtype dtype;
+    int64_t row, col;        /* strides in elements: along m (a) or k (b); along k (a) or n (b) */
+    int64_t batch[RANK_MAX]; /* strides of the batch dimensions */
+};
+struct gemm_job {
+    int64_t m, n, k;
+    struct gemm_operand a, b;
+    void *c;
+    enum dtype c_dtype;
+    int64_t c_row, c_batch; /* strides of rows and of whole results; columns are adjacent */
+    const void *bias;       /* [n], or NULL */
+    enum dtype bias_dtype;
+    bool relu, accumulate; /* accumulate: C = C + product */
+    int batch_rank;
+    int64_t batch[RANK_MAX]; /* batch dimensions; their product is the number of results */
+};
+
+/* Workspace of a job (data pointers are not looked at) on `threads` threads. */
+#define gemm_bytes ISA_GLUE(gemm_bytes, ISA_SUFFIX)
+int64_t gemm_bytes(const struct gemm_job *g, int threads);
+#define gemm_run ISA_GLUE(gemm_run, ISA_SUFFIX)
+void gemm_run(const struct gemm_job *g, void *workspace, int threads);
+
+/* A tile of the bf16 dot-product kernel: 8 x 48 sums of `pairs` pairs; a: 8, b: 48 pairs a step. */
+void gemm_tile_bf16(const uint32_t *a, const uint32_t *b, int64_t pairs, float *tile);
+
+#endif
