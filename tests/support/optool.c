@@ -211,6 +211,8 @@ static enum status build_loss(struct job *j, int *loss, struct err *e)
         TRY(ir_status(j->p, e));
         int rank = ir_value_at(j->p, product)->shape.rank;
         *loss = rank ? ir_sum(j->p, product, (1u << rank) - 1, false) : product;
+    } else {
+        *loss = ir_cast(j->p, *loss, DT_F32);
     }
     return ir_status(j->p, e);
 }
