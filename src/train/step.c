@@ -1,0 +1,341 @@
+/* step.c - builds the programs of a training run. */
+#include "train/step.h"
+
+#include "ir/build.h"
+#include "passes/passes.h"
+
+#include <string.h>
+
+static const char *const program_names[STEP_PROGRAM_COUNT] = {
+    "train.only", "train.first", "train.middle", "train.last", "train.short.only",
+    "train.short.last", "eval", "eval.short"};
+
+static const char *const precision_names[] = {"fp32", "bf16", "fp16"};
+
+const char *precision_name(enum precision p)
+{
+    return precision_names[p];
+}
+
+bool precision_parse(const char *name, enum precision *out)
+{
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(name, precision_names[i]) == 0) {
+            *out = (enum precision)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+enum step_program step_program_of(const struct step_config *c, int64_t i)
+{
+    bool first = i % c->accumulate == 0;
+    bool last = i % c->accumulate == c->accumulate - 1 || i == c->batches - 1;
+    bool is_short = i == c->batches - 1 && c->last_batch != c->batch;
+    if (first && last)
+        return is_short ? STEP_SHORT_ONLY : STEP_ONLY;
+    if (last)
+        return is_short ? STEP_SHORT_LAST : STEP_LAST;
+    return first ? STEP_FIRST : STEP_MIDDLE;
+}
+
+static enum window window_of(enum step_program k)
+{
+    switch ((int)k) {
+    case STEP_FIRST:
+        return WINDOW_FIRST;
+    case STEP_MIDDLE:
+        return WINDOW_MIDDLE;
+    case STEP_LAST:
+    case STEP_SHORT_LAST:
+        return WINDOW_LAST;
+    default:
+        return WINDOW_ONLY;
+    }
+}
+
+static void dump(const struct step_dump *d, const struct ir_program *p, const char *pass)
+{
+    if (d && d->after)
+        d->after(p, pass, d->ctx);
+}
+
+static struct shape with_batch(const struct shape *sample, int64_t batch)
+{
+    struct shape s = {.rank = sample->rank + 1};
+    s.dim[0] = batch;
+    memcpy(s.dim + 1, sample->dim, sizeof *s.dim * (size_t)sample->rank);
+    return s;
+}
+
+static int constant_read(struct ir_program *p, int var)
+{
+    return var == IR_NONE ? IR_NONE : ir_var_read(p, var);
+}
+
+static int loss_value(
+    struct ir_program *p, const struct loss_spec *loss, const struct step_set *set,
+    const int *out, int n_out, int target)
+{
+    int weight = constant_read(p, set->weight_var), pos = constant_read(p, set->pos_weight_var);
+    switch (loss->type) {
+    case LOSS_TYPE_CROSS_ENTROPY:
+        return ir_cross_entropy(p, out[0], target, weight, &loss->attr);
+    case LOSS_TYPE_NLL:
+        return ir_nll(p, out[0], target, weight, &loss->attr);
+    case LOSS_TYPE_MARGIN_RANKING:
+    case LOSS_TYPE_COSINE_EMBEDDING:
+        if (n_out != 2) {
+            (void)err_set(
+                &p->err, ST_INVALID,
+                "%s compares two outputs of the model, and this model has %d",
+                loss_type_name(loss->type), n_out);
+            err_hint(&p->err, "give the SequentialModel two Output ports, in the order x1, x2");
+            return IR_NONE;
+        }
+        if (loss->type == LOSS_TYPE_MARGIN_RANKING)
+            return ir_margin_ranking(
+                p, out[0], out[1], target, loss->margin, loss->attr.reduction);
+        return ir_cosine_embedding(p, out[0], out[1], target, loss->margin, loss->attr.reduction);
+    case LOSS_TYPE_MSE:
+    case LOSS_TYPE_BCE_LOGITS:
+    case LOSS_TYPE_L1:
+    case LOSS_TYPE_SMOOTH_L1:
+    case LOSS_TYPE_KLDIV:
+    case LOSS_TYPE_HUBER:
+    case LOSS_TYPE_BCE:
+    case LOSS_TYPE_COUNT:
+        break;
+    }
+    return ir_loss_ew(p, out[0], target, weight, pos, &loss->attr);
+}
+
+/* Forward and loss, up to and including autocast. */
+static enum status forward(
+    struct ir_program *p, const struct step_config *c, const struct step_set *set, int64_t batch,
+    bool training, int *loss, struct err *e)
+{
+    enum { OUTPUTS_MAX = 16 };
+    int outputs[OUTPUTS_MAX], n_out = model_output_count(c->model);
+    bool noisy = training && model_has_dropout(c->model);
+    if (n_out > OUTPUTS_MAX)
+        return err_set(e, ST_UNSUPPORTED, "the model has %d outputs, at most %d", n_out, OUTPUTS_MAX);
+    if (model_input_count(c->model) != 1)
+        return err_set(
+            e, ST_INVALID, "the model takes %d inputs; a data loader gives one",
+            model_input_count(c->model));
+    p->phase = PHASE_FORWARD;
+    int x = ir_input(p, "input", DT_F32, with_batch(&c->sample.input, batch));
+    int rng = noisy ? ir_input(p, "rng", DT_I64, SHAPE(2)) : IR_NONE;
+    TRY(model_forward(c->model, p, &x, 1, training, rng, outputs, e));
+    p->phase = PHASE_LOSS;
+    p->node = ir_node_intern(p->vars, "loss");
+    *loss = IR_NONE;
+    if (c->loss) {
+        if (!c->sample.has_target)
+            return err_set(e, ST_INVALID, "the loss needs targets, and the data set has none");
+        int y = ir_input(
+            p, "target", c->sample.target_dtype, with_batch(&c->sample.target, batch));
+        *loss = loss_value(p, c->loss, set, outputs, n_out, y);
+        TRY(ir_status(p, e));
+        if (shape_count(&ir_value_at(p, *loss)->shape) != 1)
+            return err_set(
+                e, ST_INVALID,
+                "the loss has reduction 'none', so it is not one number; training needs 'mean' or 'sum'");
+        ir_output(p, *loss, "loss");
+        if (!training && loss_has_classes(c->loss->type) && c->sample.target_dtype == DT_I64) {
+            int in[2] = {outputs[0], y};
+            ir_output(p, ir_emit(p, OP_COUNT_CORRECT, in, 2, NULL), "correct");
+        }
+    } else if (c->sample.has_target && c->sample.target_dtype == DT_I64 && !training) {
+        int in[2] = {
+            outputs[0],
+            ir_input(p, "target", DT_I64, with_batch(&c->sample.target, batch))};
+        ir_output(p, ir_emit(p, OP_COUNT_CORRECT, in, 2, NULL), "correct");
+    } else {
+        ir_output(p, outputs[0], "output");
+    }
+    TRY(ir_status(p, e));
+    if (c->precision != PRECISION_FP32)
+        TRY(pass_autocast(p, c->precision == PRECISION_BF16 ? DT_BF16 : DT_F16, e));
+    return ST_OK;
+}
+
+static struct layout_options layouts(void)
+{
+    return (struct layout_options){.enabled = true, .blocked = true};
+}
+
+/* What every program goes through after the passes that give it its meaning. */
+static enum status lower(struct ir_program *p, const struct step_dump *d, struct err *e)
+{
+    struct layout_options o = layouts();
+    ir_dead_code(p);
+    TRY(pass_layout(p, &o, e));
+    dump(d, p, "layout");
+    TRY(pass_fuse(p, e));
+    dump(d, p, "fuse");
+    return ir_verify(p, e);
+}
+
+static enum status build_train(
+    const struct step_config *c, enum step_program kind, const struct step_dump *d,
+    struct step_set *set, struct err *e)
+{
+    struct ir_program *p = set->programs[set->index[kind]];
+    bool is_short = kind == STEP_SHORT_ONLY || kind == STEP_SHORT_LAST;
+    int loss;
+    TRY(forward(p, c, set, is_short ? c->last_batch : c->batch, true, &loss, e));
+    dump(d, p, c->precision == PRECISION_FP32 ? "forward" : "autocast");
+    size_t n_vars = p->vars->list.n;
+    int *grads = mem_alloc((n_vars + 1) * sizeof *grads);
+    enum status st = ST_OK;
+    p->node = IR_NONE;
+    int seed = ir_input(p, "loss_seed", DT_F32, shape_scalar());
+    ir_backward(p, loss, seed, grads);
+    TRY_OUT(ir_status(p, e));
+    dump(d, p, "gradients");
+    if (!set->update.accumulator)
+        update_vars_make(
+            p->vars, &c->optim->attr, c->accumulate > 1, grads, n_vars, &set->update);
+    TRY_OUT(pass_recompute(p, e));
+    dump(d, p, "recompute");
+    struct update_options o = {
+        .window = window_of(kind), .optim = c->optim->attr, .max_norm = c->max_norm,
+        .allow_nonfinite = c->scaler, .log_update_ratio = c->log_update_ratio};
+    TRY_OUT(pass_update(p, &o, grads, &set->update, e));
+    dump(d, p, "update");
+    TRY_OUT(lower(p, d, e));
+out:
+    mem_free(grads);
+    return st;
+}
+
+static enum status build_eval(
+    const struct step_config *c, struct ir_program *p, int64_t batch, const struct step_set *set,
+    const struct step_dump *d, struct err *e)
+{
+    int loss;
+    TRY(forward(p, c, set, batch, false, &loss, e));
+    return lower(p, d, e);
+}
+
+static int constant(struct ir_vars *vars, const char *name, int n)
+{
+    struct ir_var v = {
+        .name = name, .dtype = DT_F32, .shape = SHAPE(n), .category = CATEGORY_BUFFERS,
+        .of = IR_NONE, .node = ir_node_intern(vars, "loss")};
+    return ir_var_new(vars, &v);
+}
+
+static void declare(struct ir_vars *vars, const struct step_config *c, struct step_set *out)
+{
+    out->weight_var = out->pos_weight_var = IR_NONE;
+    if (c->loss && c->loss->weight)
+        out->weight_var = constant(vars, "loss.weight", c->loss->weight_n);
+    if (c->loss && c->loss->pos_weight)
+        out->pos_weight_var = constant(vars, "loss.pos_weight", c->loss->pos_weight_n);
+}
+
+static void declare_best(struct ir_vars *vars, const struct step_config *c, struct step_set *out)
+{
+    int n = model_state_count(c->model);
+    out->best_var = mem_alloc(((size_t)n + 1) * sizeof *out->best_var);
+    for (int i = 0; i < n; i++) {
+        struct ir_var v = vars->list.data[model_state_var(c->model, i)];
+        v.name = arena_printf(&vars->arena, "best:%s", v.name);
+        v.category = CATEGORY_BUFFERS;
+        v.trainable = false;
+        out->best_var[i] = ir_var_new(vars, &v);
+    }
+}
+
+static bool wanted(const struct step_config *c, bool need[STEP_PROGRAM_COUNT])
+{
+    memset(need, 0, STEP_PROGRAM_COUNT * sizeof *need);
+    /* Every place a batch can have shows up in the first window or around the last one. */
+    for (int64_t i = 0; i < c->batches; i++) {
+        if (i > 2 * c->accumulate && i < c->batches - 2 * c->accumulate)
+            i = c->batches - 2 * c->accumulate;
+        need[step_program_of(c, i)] = true;
+    }
+    if (c->val_batches > 0) {
+        need[STEP_EVAL] = c->val_batches > 1 || c->val_last_batch == c->val_batch;
+        need[STEP_EVAL_SHORT] = c->val_last_batch != c->val_batch;
+    }
+    return c->batches > 0;
+}
+
+enum status step_set_make(
+    struct ir_vars *vars, const struct step_config *c, const struct step_dump *d,
+    struct step_set *out, struct err *e)
+{
+    bool need[STEP_PROGRAM_COUNT];
+    enum status st = ST_OK;
+    *out = (struct step_set){.vars = vars};
+    if (!wanted(c, need))
+        return err_set(e, ST_INVALID, "0 batches per epoch: the data loader would give nothing");
+    declare(vars, c, out);
+    for (int k = 0; k < STEP_PROGRAM_COUNT; k++) {
+        out->index[k] = IR_NONE;
+        if (!need[k])
+            continue;
+        out->index[k] = out->n++;
+        out->programs[out->index[k]] = ir_program_new(program_names[k], vars);
+        if (k == STEP_EVAL || k == STEP_EVAL_SHORT)
+            TRY_OUT(build_eval(
+                c, out->programs[out->index[k]], k == STEP_EVAL ? c->val_batch : c->val_last_batch,
+                out, d, e));
+        else
+            TRY_OUT(build_train(c, (enum step_program)k, d, out, e));
+    }
+    if (c->keep_best)
+        declare_best(vars, c, out);
+    return ST_OK;
+out:
+    step_set_release(out);
+    return st;
+}
+
+void step_set_release(struct step_set *s)
+{
+    for (int i = 0; i < s->n; i++)
+        ir_program_free(s->programs[i]);
+    update_vars_release(&s->update);
+    mem_free(s->best_var);
+    *s = (struct step_set){0};
+}
+
+static enum status make_alone(
+    struct ir_vars *vars, const struct step_config *c, const char *name, int64_t batch,
+    struct ir_program **out, struct err *e)
+{
+    struct step_set none = {.weight_var = IR_NONE, .pos_weight_var = IR_NONE};
+    struct ir_program *p = ir_program_new(name, vars);
+    enum status st = build_eval(c, p, batch, &none, NULL, e);
+    if (st == ST_OK)
+        *out = p;
+    else
+        ir_program_free(p);
+    return st;
+}
+
+enum status step_eval_make(
+    struct ir_vars *vars, const struct step_config *c, int64_t batch, struct ir_program **out,
+    struct err *e)
+{
+    return make_alone(vars, c, "evaluate", batch, out, e);
+}
+
+enum status step_forward_make(
+    struct ir_vars *vars, const struct model *m, struct shape input, enum precision precision,
+    struct ir_program **out, struct err *e)
+{
+    struct step_config c = {.model = m, .precision = precision};
+    if (input.rank < 1)
+        return err_set(e, ST_INVALID, "the input has no batch dimension");
+    c.sample.input.rank = input.rank - 1;
+    memcpy(c.sample.input.dim, input.dim + 1, sizeof *input.dim * (size_t)(input.rank - 1));
+    return make_alone(vars, &c, "forward", input.dim[0], out, e);
+}

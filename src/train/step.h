@@ -1,0 +1,74 @@
+/* step.h - the programs of a training run: which there are, and how each is built.
+ *
+ * A training epoch of B batches and N = accumulate_steps runs, batch by batch, the program of the
+ * batch's place in its window (passes/update.h): the last batch of an epoch ends its window, so no
+ * window crosses an epoch (A7), and a short last batch has programs of its own. Validation has one
+ * program, and one for its short last batch.
+ */
+#ifndef TRAIN_STEP_H
+#define TRAIN_STEP_H
+
+#include "nn/model.h"
+#include "passes/update.h"
+#include "train/spec.h"
+
+enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16 };
+const char *precision_name(enum precision p); /* "bf16" */
+bool precision_parse(const char *name, enum precision *out);
+
+/* One sample of a data set, as the programs need to know it. */
+struct sample_form {
+    struct shape input, target; /* without the batch dimension */
+    enum dtype target_dtype;    /* DT_I64 class indices, DT_F32 */
+    bool has_target;
+};
+
+struct step_config {
+    const struct model *model;
+    const struct loss_spec *loss;
+    const struct optim_spec *optim;
+    enum precision precision;
+    struct sample_form sample;
+    int64_t batch, batches, last_batch; /* size; per epoch; size of the last one */
+    int64_t val_batch, val_batches, val_last_batch; /* batches 0: no validation */
+    int64_t accumulate;
+    double max_norm;
+    bool scaler, log_update_ratio;
+    bool keep_best; /* early stopping: one more copy of the model's state */
+};
+
+/* Indices into the run's programs; IR_NONE: not needed. */
+enum step_program {
+    STEP_ONLY, STEP_FIRST, STEP_MIDDLE, STEP_LAST, STEP_SHORT_ONLY, STEP_SHORT_LAST,
+    STEP_EVAL, STEP_EVAL_SHORT, STEP_PROGRAM_COUNT
+};
+
+struct step_set {
+    struct ir_vars *vars; /* the model's; outlives the set */
+    struct ir_program *programs[STEP_PROGRAM_COUNT];
+    int index[STEP_PROGRAM_COUNT]; /* by enum step_program: its place in programs[] */
+    int n;
+    struct update_vars update;
+    int weight_var, pos_weight_var; /* constants of the loss; IR_NONE: none */
+    int *best_var;                  /* by state of the model: its best copy; NULL: none kept */
+};
+
+/* Builds every program the configuration needs. `dump` (may be NULL) is called after each pass. */
+struct step_dump {
+    void (*after)(const struct ir_program *p, const char *pass, void *ctx);
+    void *ctx;
+};
+enum status step_set_make(struct ir_vars *vars, const struct step_config *c, const struct step_dump *dump,
+                          struct step_set *out, struct err *e) NODISCARD;
+void step_set_release(struct step_set *s);
+
+/* The program of batch `i` of an epoch of c->batches. */
+enum step_program step_program_of(const struct step_config *c, int64_t i);
+/* Program of a plain forward pass (Inference): output "output". */
+enum status step_forward_make(struct ir_vars *vars, const struct model *m, struct shape input,
+                              enum precision precision, struct ir_program **out, struct err *e) NODISCARD;
+/* An evaluation program alone: outputs "loss" (when a loss is given) and "correct" i64[2]. */
+enum status step_eval_make(struct ir_vars *vars, const struct step_config *c, int64_t batch,
+                           struct ir_program **out, struct err *e) NODISCARD;
+
+#endif
