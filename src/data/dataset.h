@@ -22,8 +22,8 @@
 enum { DATA_RANK_MAX = 8 };
 
 enum data_type {
-    DATA_NONE,  /* no targets */
-    DATA_U8,    /* image: H,W,C bytes; a transform makes float32 C,H,W of it */
+    DATA_NONE, /* no targets */
+    DATA_U8,   /* image: H,W,C bytes; a transform makes float32 C,H,W of it */
     DATA_F32,
     DATA_I64
 };
@@ -71,17 +71,15 @@ dataset_open(const struct dataset_spec *spec, struct dataset **out, struct err *
 
 /* `split` "train", "val", "test" or "" ((none): classes directly below path). Class folders are
  * sorted by name; so are the files of a class. The first file's header gives `shape`. */
-enum status
-dataset_describe_folder(const char *path, const char *split, struct dataset_info *out, struct err *e)
-    NODISCARD;
-enum status
-dataset_open_folder(const char *path, const char *split, struct dataset **out, struct err *e)
-    NODISCARD;
+enum status dataset_describe_folder(
+    const char *path, const char *split, struct dataset_info *out, struct err *e) NODISCARD;
+enum status dataset_open_folder(
+    const char *path, const char *split, struct dataset **out, struct err *e) NODISCARD;
 
 /* Numbers the caller has. Everything is copied. */
 struct dataset_arrays {
-    const char *name; /* NULL: "arrays" */
-    int64_t count;    /* 0 is allowed: an empty validation set */
+    const char *name;    /* NULL: "arrays" */
+    int64_t count;       /* 0 is allowed: an empty validation set */
     enum data_type type; /* DATA_F32 or DATA_I64 */
     int rank;
     const int64_t *shape; /* of one sample */
@@ -92,8 +90,8 @@ struct dataset_arrays {
     const void *y;
     int classes;
 };
-enum status dataset_from_arrays(
-    const struct dataset_arrays *a, struct dataset **out, struct err *e) NODISCARD;
+enum status
+dataset_from_arrays(const struct dataset_arrays *a, struct dataset **out, struct err *e) NODISCARD;
 
 void dataset_free(struct dataset *d);
 const struct dataset_info *dataset_get_info(const struct dataset *d);

@@ -22,7 +22,8 @@ struct source {
 };
 
 /* Stored (perhaps compressed) bytes, up to n; 0 is the end. */
-static enum status read_stored(struct source *s, uint8_t *into, size_t n, size_t *got, struct err *e)
+static enum status
+read_stored(struct source *s, uint8_t *into, size_t n, size_t *got, struct err *e)
 {
     if (!s->file) {
         *got = n < s->bytes_left ? n : s->bytes_left;
@@ -85,8 +86,8 @@ enum status source_open(const char *path, struct source **out, struct err *e)
     return ST_OK;
 }
 
-enum status source_open_bytes(
-    const void *bytes, size_t n, const char *name, struct source **out, struct err *e)
+enum status
+source_open_bytes(const void *bytes, size_t n, const char *name, struct source **out, struct err *e)
 {
     struct source *s = source_new(name);
     s->bytes = bytes;
@@ -121,8 +122,7 @@ static enum status next_member(struct source *s, struct err *e)
     return ST_OK;
 }
 
-static enum status
-read_gzip(struct source *s, uint8_t *into, size_t n, size_t *got, struct err *e)
+static enum status read_gzip(struct source *s, uint8_t *into, size_t n, size_t *got, struct err *e)
 {
     s->z.next_out = into;
     size_t left = n;

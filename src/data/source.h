@@ -17,11 +17,11 @@ enum status source_open_bytes(
 void source_close(struct source *s);
 
 /* Up to n bytes; fewer only at the end. Damaged or cut off gzip is ST_CORRUPT. */
-enum status source_read(struct source *s, void *into, size_t n, size_t *got, struct err *e)
-    NODISCARD;
+enum status
+source_read(struct source *s, void *into, size_t n, size_t *got, struct err *e) NODISCARD;
 /* Exactly n bytes of `what`, else ST_CORRUPT "ends inside its <what>". */
-enum status source_need(struct source *s, void *into, size_t n, const char *what, struct err *e)
-    NODISCARD;
+enum status
+source_need(struct source *s, void *into, size_t n, const char *what, struct err *e) NODISCARD;
 /* ST_CORRUPT unless the end has been reached. For gzip this also checks the checksum. */
 enum status source_end(struct source *s, struct err *e) NODISCARD;
 /* No source of this size can give more bytes than this in all: what a header promises is held
