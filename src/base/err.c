@@ -78,7 +78,8 @@ void err_prefix(struct err *e, const char *fmt, ...)
     int n = vsnprintf(e->text, sizeof e->text, fmt, ap);
     va_end(ap);
     if (n >= 0 && (size_t)n < sizeof e->text)
-        (void)snprintf(e->text + n, sizeof e->text - (size_t)n, ": %s", text);
+        (void)snprintf(
+            e->text + n, sizeof e->text - (size_t)n, ": %.*s", (int)(sizeof text - 3) - n, text);
 }
 
 void err_node(struct err *e, const char *id, const char *type)
