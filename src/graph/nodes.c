@@ -19,11 +19,25 @@
 #define DEVICE PARAM_FLAG_DEVICE
 #define PORT(name, type) {name, PORT_##type, false},
 #define OPT(name, type) {name, PORT_##type, true},
-#define INPUTS(...) (const struct node_port[]){__VA_ARGS__{NULL, PORT_ANY, false}}
+#define INPUTS(...)                                                                                \
+    (const struct node_port[])                                                                     \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+        {                                                                                          \
+            NULL, PORT_ANY, false                                                                  \
+        }                                                                                          \
+    }
 #define OUTPUTS INPUTS
 #define PARAM(name, type, initial, min, max, options, when, flags, about)                          \
     {name, PARAM_##type, initial, min, max, options, when, flags, about},
-#define PARAMS(...) (const struct node_param[]){__VA_ARGS__{.name = NULL}}
+#define PARAMS(...)                                                                                \
+    (const struct node_param[])                                                                    \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+        {                                                                                          \
+            .name = NULL                                                                           \
+        }                                                                                          \
+    }
 #define NODE(name, category, provider, flags, about, inputs, outputs, params)                      \
     {name, category, provider, flags, about, inputs, outputs, params},
 
@@ -32,8 +46,8 @@ static const struct node_type table[] = {
 };
 
 static const char *const port_names[PORT_TYPE_COUNT] = {
-    "TENSOR", "MODEL",  "DATASET", "DATALOADER", "OPTIMIZER", "LOSS_FN", "SCALAR",
-    "STRING", "IMAGE",  "LIST",    "TRANSFORM",  "TRIGGER",   "ANY"};
+    "TENSOR", "MODEL", "DATASET", "DATALOADER", "OPTIMIZER", "LOSS_FN", "SCALAR",
+    "STRING", "IMAGE", "LIST",    "TRANSFORM",  "TRIGGER",   "ANY"};
 
 const char *port_type_name(enum port_type t)
 {
@@ -59,14 +73,14 @@ bool port_type_fits(enum port_type source, enum port_type target)
         return false;
     if (source == PORT_IMAGE && target == PORT_TENSOR)
         return true;
-    return target == PORT_ANY || (source == PORT_ANY && target != PORT_TRANSFORM);
+    return target == PORT_ANY || source == PORT_ANY;
 }
 
 const char *param_type_name(enum param_type t)
 {
-    static const char *const names[] = {
-        "int",        "float",     "string",      "bool",   "select", "model_file",
-        "image_file", "data_file", "tensor_grid", "secret", "code"};
+    static const char *const names[] = {"int",         "float",      "string",     "bool",
+                                        "select",      "model_file", "image_file", "data_file",
+                                        "tensor_grid", "secret",     "code"};
     return names[t];
 }
 
@@ -209,8 +223,8 @@ static const struct dynamic_ports *dynamic_find(const struct node_type *t, bool 
     return NULL;
 }
 
-static size_t dynamic_count(
-    const struct dynamic_ports *d, const struct node_type *t, const json_t *params)
+static size_t
+dynamic_count(const struct dynamic_ports *d, const struct node_type *t, const json_t *params)
 {
     int64_t initial = strtoll(node_param_find(t, d->count_param)->initial, NULL, 10);
     int64_t n = json_get_i64(params, d->count_param, initial);

@@ -64,11 +64,11 @@ enum param_flag {
 struct node_param {
     const char *name; /* NULL ends a list */
     enum param_type type;
-    const char *initial;   /* the default, as text (JSON text for a tensor grid) */
-    double min, max;       /* NaN where there is no bound */
-    const char *options;   /* "a|b|!c" ("!": known, not run by this version), or NULL */
-    const char *when;      /* "name=a|b": shown only then; or NULL */
-    unsigned flags;        /* of enum param_flag */
+    const char *initial; /* the default, as text (JSON text for a tensor grid) */
+    double min, max;     /* NaN where there is no bound */
+    const char *options; /* "a|b|!c" ("!": known, not run by this version), or NULL */
+    const char *when;    /* "name=a|b": shown only then; or NULL */
+    unsigned flags;      /* of enum param_flag */
     const char *about;
 };
 

@@ -34,8 +34,7 @@ static json_t *when_json(const char *when)
     char name[64];
     (void)snprintf(name, sizeof name, "%.*s", (int)(equals - when), when);
     json_t *o = json_object();
-    json_put(
-        o, name, strchr(equals, '|') ? options_json(equals + 1) : json_string(equals + 1));
+    json_put(o, name, strchr(equals, '|') ? options_json(equals + 1) : json_string(equals + 1));
     return o;
 }
 

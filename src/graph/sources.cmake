@@ -1,1 +1,2 @@
-set(SOURCES nodes.c nodes_show.c)
+set(SOURCES nodes.c nodes_show.c graph.c shape.c expand.c presets.c resolve.c check.c values.c set.c key.c)
+set(TESTS nodes_test.c graph_test.c)
