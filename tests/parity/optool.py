@@ -55,8 +55,8 @@ class Tool:
         return ToolError("optool died with status %d: %s" % (status, text[-600:]))
 
     def run(self, inputs, steps, outputs=(), vars=(), backward=None, upstream=None, **options):
-        """inputs: [(name, tensor, kind)], kind "input", "param", "buffer" or "each" (a leading
-        dimension of runs). Answers ({name: tensor or None}, the answer's other fields)."""
+        """inputs: [(name, tensor, kind)], kind "input", "param", "buffer", "late" (made by a pass),
+        "each" or "late each" (a leading dimension of runs). Answers ({name: tensor or None}, the answer's other fields)."""
         if not self.process:
             self.start()
         request = dict(options, steps=steps, outputs=list(outputs), vars=list(vars), inputs=[])
@@ -68,8 +68,8 @@ class Tool:
         for name, tensor, kind in inputs:
             shape = list(tensor.shape)
             row = {"name": name, "dtype": NAMES[tensor.dtype], "kind": kind, "shape": shape}
-            if kind == "each":
-                row.update(kind="input", each=True, shape=shape[1:])
+            if "each" in kind:
+                row.update(kind="late" if "late" in kind else "input", each=True, shape=shape[1:])
             request["inputs"].append(row)
             payload += to_bytes(tensor)
         try:

@@ -4,14 +4,18 @@
  * FORMAT. A request is one line of JSON, then the bytes of its inputs (little-endian, row-major) in
  * the order of "inputs". The answer is one line of JSON, then the bytes of its "tensors".
  *
- *   inputs     [{"name", "dtype", "shape", "kind": "input" | "param" | "buffer", "each": bool}]
- *              param: a trainable variable; buffer: a variable without gradient. "each": the bytes
- *              hold one tensor for every run.
+ *   inputs     [{"name", "dtype", "shape", "kind": "input" | "param" | "buffer" | "late",
+ *                "each": bool}]
+ *              param: a trainable variable; buffer: a variable without gradient; late: an input
+ *              that a pass makes (the update's "hyper" and "loss_scale"). "each": the bytes hold
+ *              one tensor for every run.
  *   steps      [{"fn", "in", "out", constants}]; see optool_steps.c
  *   outputs    names of values to send back
  *   backward   name of the value to differentiate, with "upstream" (name of a value) its loss is
  *              sum(value * upstream), else the value itself; gradients of all params are sent
  *   vars       names of variables whose last contents are sent
+ *   update     {constants of an optimizer, "max_norm", "allow_nonfinite", "log_update_ratio"}: the
+ *              update of all params by their gradients; "ctl" and "update_ratio" are outputs
  *   autocast   "bfloat16" | "float16"; layout "none" | "cl" | "c16"; recompute, fuse, dynamic: bool
  *   threads    1...; runs 1...; dump: bool (the program as text)
  *
@@ -24,6 +28,7 @@
 #include "backends/exec.h"
 #include "base/str.h"
 #include "passes/passes.h"
+#include "passes/update.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +160,8 @@ static enum status build_inputs(struct job *j, struct err *e)
         struct shape s;
         TRY(input_parse(spec, &t, &s, e));
         const char *name = json_get_str(spec, "name", ""), *kind = json_get_str(spec, "kind", "");
+        if (str_eq(kind, "late"))
+            continue;
         if (str_eq(kind, "input")) {
             TRY(name_add(j, name, ir_input(j->p, name, t, s), IR_NONE, e));
             continue;
@@ -226,6 +233,8 @@ static enum status mark_outputs(struct job *j, struct err *e)
     json_array_foreach(json_object_get(j->spec, "outputs"), i, name)
     {
         int value;
+        if (name_find(j, json_string_value(name)) < 0 && json_object_get(j->spec, "update"))
+            continue; /* the update makes it */
         TRY(name_value(j, json_string_value(name), &value, e));
         ir_output(j->p, value, json_string_value(name));
     }
@@ -237,14 +246,34 @@ static enum status mark_outputs(struct job *j, struct err *e)
     return ir_status(j->p, e);
 }
 
+static enum status build_update(struct job *j, struct err *e)
+{
+    const json_t *spec = json_object_get(j->spec, "update");
+    if (!spec || !j->grad_of_var)
+        return ST_OK;
+    struct step s = {.p = j->p, .spec = spec};
+    struct update_options o = {
+        .window = WINDOW_ONLY,
+        .optim = step_optim(&s),
+        .max_norm = json_get_f64(spec, "max_norm", 0),
+        .allow_nonfinite = json_get_bool(spec, "allow_nonfinite", false),
+        .log_update_ratio = json_get_bool(spec, "log_update_ratio", false),
+    };
+    struct update_vars u;
+    update_vars_make(&j->vars, &o.optim, false, j->grad_of_var, j->vars.list.n, &u);
+    enum status st = pass_update(j->p, &o, j->grad_of_var, &u, e);
+    update_vars_release(&u);
+    return st;
+}
+
 static enum status run_passes(struct job *j, struct err *e)
 {
     const char *layout = json_get_str(j->spec, "layout", "none");
     if (json_get_bool(j->spec, "recompute", false))
         TRY(pass_recompute(j->p, e));
-    struct layout_options o = {.enabled = true, .blocked = str_eq(layout, "c16")};
-    if (!str_eq(layout, "none"))
-        TRY(pass_layout(j->p, &o, e));
+    struct layout_options o = {
+        .enabled = !str_eq(layout, "none"), .blocked = str_eq(layout, "c16")};
+    TRY(pass_layout(j->p, &o, e));
     if (json_get_bool(j->spec, "fuse", false))
         TRY(pass_fuse(j->p, e));
     return ir_verify(j->p, e);
@@ -261,23 +290,18 @@ static enum status build(struct job *j, struct err *e)
     bool backward = json_get_str(j->spec, "backward", NULL);
     if (backward)
         TRY(build_loss(j, &loss, e));
+    /* Passes keep the numbers of values, so names stay right. */
     const char *autocast = json_get_str(j->spec, "autocast", NULL);
     enum dtype low = DT_F32;
-    if (autocast && dtype_parse(autocast, &low)) {
-        /* The pass may rewrite values: what the host asks for goes through the outputs. */
-        if (backward)
-            ir_output(j->p, loss, "optool:loss");
-        TRY(mark_outputs(j, e));
+    if (autocast && dtype_parse(autocast, &low))
         TRY(pass_autocast(j->p, low, e));
-        if (backward)
-            loss = ir_output_find(j->p, "optool:loss");
-    }
     if (backward) {
         j->grad_of_var = ARENA_ARRAY(&j->vars.arena, int, j->vars.list.n + 1);
         ir_backward(j->p, loss, ir_fill(j->p, shape_scalar(), 1.0), j->grad_of_var);
         TRY(ir_status(j->p, e));
     }
     TRY(mark_outputs(j, e));
+    TRY(build_update(j, e));
     TRY(ir_verify(j->p, e));
     return run_passes(j, e);
 }
@@ -295,8 +319,20 @@ static size_t input_bytes(const json_t *spec, int64_t runs)
     return json_get_bool(spec, "each", false) ? n * (size_t)runs : n;
 }
 
+static void write_input(struct job *j, const char *name, char *from, size_t n)
+{
+    int var = ir_var_find(&j->vars, name), value = ir_input_find(j->p, name);
+    if (var != IR_NONE) {
+        memcpy(exec_var(j->x, var), from, n);
+    } else if (value != IR_NONE) {
+        struct tensor t = exec_tensor(j->x, 0, value);
+        if (t.data) /* NULL: no operator reads it */
+            tensor_copy(&t, from, true);
+    }
+}
+
 /* Writes what run `run` needs: everything before the first, later only what changes each run. */
-static enum status write_inputs(struct job *j, int64_t run, int64_t runs, struct err *e)
+static void write_inputs(struct job *j, int64_t run, int64_t runs)
 {
     size_t i, at = 0;
     json_t *spec;
@@ -305,23 +341,12 @@ static enum status write_inputs(struct job *j, int64_t run, int64_t runs, struct
         const char *name = json_get_str(spec, "name", "");
         bool each = json_get_bool(spec, "each", false);
         size_t n = input_bytes(spec, runs);
-        int index = name_find(j, name);
-        if (index < 0)
-            return err_set(e, ST_INVALID, "input \"%s\" is hidden by a step", name);
         if (each || run == 0) {
-            char *from = j->payload + at + (each ? n / (size_t)runs * (size_t)run : 0);
-            int var = j->names[index].var, value = j->names[index].value;
-            if (var != IR_NONE) {
-                memcpy(exec_var(j->x, var), from, each ? n / (size_t)runs : n);
-            } else {
-                struct tensor t = exec_tensor(j->x, 0, value);
-                if (t.data)
-                    tensor_copy(&t, from, true);
-            }
+            size_t part = each ? n / (size_t)runs : n;
+            write_input(j, name, j->payload + at + (each ? part * (size_t)run : 0), part);
         }
         at += n;
     }
-    return ST_OK;
 }
 
 static enum status answer_vars(struct job *j, struct err *e)
@@ -390,7 +415,7 @@ static enum status job_run(struct job *j, struct err *e)
     TRY(exec_new(&j->vars, &j->p, 1, &o, &j->x, e));
     TRY(exec_map(j->x, e));
     for (int64_t run = 0; run < runs; run++) {
-        TRY(write_inputs(j, run, runs, e));
+        write_inputs(j, run, runs);
         TRY(exec_run(j->x, 0, e));
     }
     json_put_i64(j->answer, "peak_planned", exec_peak_planned(j->x));

@@ -21,4 +21,7 @@ struct step {
  * request itself is wrong, `e` says so and the status is not ST_OK. */
 enum status step_emit(struct step *s, int *result, struct err *e) NODISCARD;
 
+/* An optimizer's constants. */
+struct optim_attr step_optim(const struct step *s);
+
 #endif

@@ -126,7 +126,7 @@ static enum optim_kind get_optim_kind(const struct step *s)
     return OPTIM_SGD;
 }
 
-static struct optim_attr get_optim(const struct step *s)
+struct optim_attr step_optim(const struct step *s)
 {
     return (struct optim_attr){
         .kind = get_optim_kind(s),
@@ -438,12 +438,6 @@ static int step_cosine_embedding(struct step *s)
         s->p, arg(s, 0), arg(s, 1), arg(s, 2), get_f64(s, "margin", 0), get_loss(s).reduction);
 }
 
-static int step_optimizer(struct step *s)
-{
-    union op_attr a = {.optim = get_optim(s)};
-    return ir_emit(s->p, OP_OPTIMIZER, s->in, s->n_in, &a);
-}
-
 static int step_grad_check(struct step *s)
 {
     union op_attr a = {
@@ -470,15 +464,16 @@ static int step_copy(struct step *s)
 
 #define STEPS(X)                                                                                   \
     X(linear)                                                                                      \
-    X(matmul) X(gemm) X(conv) X(conv_transpose) X(max_pool) X(avg_pool) X(adaptive_avg_pool)       \
+    X(matmul)                                                                                      \
+    X(gemm) X(conv) X(conv_transpose) X(max_pool) X(avg_pool) X(adaptive_avg_pool)                 \
         X(adaptive_max_pool) X(batch_norm) X(layer_norm) X(group_norm) X(instance_norm) X(unary)   \
             X(binary) X(affine) X(prelu) X(dropout) X(sum) X(mean) X(sum_to) X(argmax)             \
                 X(count_correct) X(softmax) X(log_softmax) X(reshape) X(flatten) X(permute)        \
                     X(transpose) X(expand) X(slice) X(select) X(squeeze) X(unsqueeze) X(concat)    \
                         X(stack) X(chunk) X(contiguous) X(cast) X(fill) X(embedding)               \
                             X(cross_entropy) X(nll) X(loss_ew) X(margin_ranking)                   \
-                                X(cosine_embedding) X(optimizer) X(grad_check) X(accumulate)       \
-                                    X(update_ratio) X(copy)
+                                X(cosine_embedding) X(grad_check) X(accumulate) X(update_ratio)    \
+                                    X(copy)
 
 static const struct {
     const char *name;
