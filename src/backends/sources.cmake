@@ -15,8 +15,8 @@ if("avx512" IN_LIST SNUG_ISAS)
         "-O3;${SNUG_ISA_FLAGS_avx512};-mavx512bf16;-DISA_SUFFIX=avx512")
 endif()
 # Compiled once per instruction set; see cpu/kernels.def.
-set(ISA_SOURCES cpu/gemm.c cpu/gemm_op.c)
-set(TESTS cpu/kernel_test_support.c cpu/vec_test.c cpu/gemm_test.c)
+set(ISA_SOURCES cpu/gemm.c cpu/gemm_op.c cpu/reorder.c)
+set(TESTS cpu/kernel_test_support.c cpu/vec_test.c cpu/gemm_test.c cpu/reorder_test.c)
 
 snug_isa_objects(snug_kernels ${dir} ${ISA_SOURCES})
 list(APPEND LIBS ${snug_kernels_OBJECTS})
