@@ -27,6 +27,7 @@
 
 #include "backends/exec.h"
 #include "base/str.h"
+#include "ir/optim_state.h"
 #include "passes/passes.h"
 #include "passes/update.h"
 
@@ -50,6 +51,8 @@ struct job {
     char *payload;
     size_t payload_bytes;
     int *grad_of_var;
+    struct optim_attr optim; /* of the update, if there is one */
+    struct update_vars states;
     json_t *answer;
     struct str bytes;
 };
@@ -259,11 +262,9 @@ static enum status build_update(struct job *j, struct err *e)
         .allow_nonfinite = json_get_bool(spec, "allow_nonfinite", false),
         .log_update_ratio = json_get_bool(spec, "log_update_ratio", false),
     };
-    struct update_vars u;
-    update_vars_make(&j->vars, &o.optim, false, j->grad_of_var, j->vars.list.n, &u);
-    enum status st = pass_update(j->p, &o, j->grad_of_var, &u, e);
-    update_vars_release(&u);
-    return st;
+    j->optim = o.optim;
+    update_vars_make(&j->vars, &o.optim, false, j->grad_of_var, j->vars.list.n, &j->states);
+    return pass_update(j->p, &o, j->grad_of_var, &j->states, e);
 }
 
 static enum status run_passes(struct job *j, struct err *e)
@@ -349,6 +350,19 @@ static void write_inputs(struct job *j, int64_t run, int64_t runs)
     }
 }
 
+/* Optimizer states as a new optimizer has them. */
+static void write_states(struct job *j)
+{
+    for (size_t v = 0; v < j->states.n; v++) {
+        for (int k = 0; k < UPDATE_STATES_MAX && j->states.state[v][k] != IR_NONE; k++) {
+            int var = j->states.state[v][k];
+            const struct ir_var *s = &j->vars.list.data[var];
+            for (int64_t i = 0; i < shape_count(&s->shape); i++)
+                dtype_store(exec_var(j->x, var), s->dtype, i, optim_state_start(&j->optim, k));
+        }
+    }
+}
+
 static enum status answer_vars(struct job *j, struct err *e)
 {
     size_t i;
@@ -414,6 +428,7 @@ static enum status job_run(struct job *j, struct err *e)
         .storage = json_get_bool(j->spec, "dynamic", false) ? EXEC_DYNAMIC : EXEC_PLANNED};
     TRY(exec_new(&j->vars, &j->p, 1, &o, &j->x, e));
     TRY(exec_map(j->x, e));
+    write_states(j);
     for (int64_t run = 0; run < runs; run++) {
         write_inputs(j, run, runs);
         TRY(exec_run(j->x, 0, e));
@@ -459,6 +474,8 @@ static void job_release(struct job *j)
 {
     if (j->x)
         exec_free(j->x);
+    if (j->states.n)
+        update_vars_release(&j->states);
     ir_program_free(j->p);
     ir_vars_release(&j->vars);
     json_decref(j->spec);
