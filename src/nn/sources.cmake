@@ -3,6 +3,6 @@ set(SOURCES
     ptfile_read.c ptfile_write.c
     safetensors.c safetensors_header.c
     tensorfile.c tensorfile_match.c tensorfile_types.c)
-set(TESTS)
+set(TESTS pickle_test.c ptfile_test.c safetensors_test.c tensorfile_test.c)
 set(FUZZ)
 set(LIBS PkgConfig::LIBZIP)
