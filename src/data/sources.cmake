@@ -2,5 +2,5 @@ set(SOURCES
     source.c idx.c idx_set.c cifar.c cifar_pickle.c folder.c dataset.c
     image.c image_resize.c image_geometry.c image_color.c
     transform.c pipeline.c randaugment.c sampler.c loader.c)
-set(TESTS data_test.c transform_test.c)
+set(TESTS data_test.c transform_test.c image_test.c dataset_test.c)
 set(LIBS ZLIB::ZLIB PNG::PNG JPEG::JPEG pthread)
