@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE NAN
+#define NONE ((double)NAN)
 #define RUNNABLE NODE_FLAG_RUNNABLE
 #define UNCACHED NODE_FLAG_UNCACHED
 #define DYNAMIC NODE_FLAG_DYNAMIC
