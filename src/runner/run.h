@@ -1,0 +1,57 @@
+/* run.h - executes a graph node by node: for real, or only as far as its memory plan.
+ *
+ *     run_new(graph, options, sink) -> run_plan (models built, programs planned, no data touched)
+ *                                   -> run_execute -> run_document -> run_free
+ *
+ * run_plan gives the memory bill; run_execute calls it first where the caller has not.
+ */
+#ifndef RUNNER_RUN_H
+#define RUNNER_RUN_H
+
+#include "graph/graph.h"
+#include "train/loop.h"
+
+struct run_options {
+    const char *device;   /* as asked: NULL = the graph's, else cpu */
+    bool has_seed;
+    int64_t seed;
+    int64_t budget_bytes; /* --memory-gib; 0 = none */
+    enum exec_storage storage;
+    int threads;          /* 0 = all */
+    const char *resume;   /* a file, "auto", or NULL */
+    const char *dump_after; /* a pass's name, or NULL: programs go to dump_out */
+    FILE *dump_out;
+};
+
+struct run_sink {
+    void (*event)(const json_t *event, void *ctx); /* loop.h's events, and node events */
+    bool (*stop)(void *ctx);
+    void *ctx;
+};
+
+struct run;
+/* `g` has been prepared (graph_prepare) and outlives the run. */
+enum status run_new(struct graph *g, const struct run_options *o, const struct run_sink *sink,
+                    struct run **out, struct err *e) NODISCARD;
+void run_free(struct run *r);
+enum status run_plan(struct run *r, struct err *e) NODISCARD;
+/* ST_OOM before the start when the plan passes the budget or the machine (O4): the error's detail
+ * has the advice. ST_INTERRUPTED after Stop. */
+enum status run_execute(struct run *r, struct err *e) NODISCARD;
+
+/* The bill, valid after run_plan: new references. */
+struct run_bill {
+    int64_t peak_bytes, lower_bound_bytes, host_bytes; /* device; host: data sets, loaders */
+    int64_t parameters, trainable;
+    int64_t by_category[CATEGORY_COUNT];
+};
+const struct run_bill *run_get_bill(const struct run *r);
+/* What `snug plan --json` gives beside schema and status: peak_bytes, lower_bound_bytes,
+ * by_category, by_node, programs, host_bytes_planned, ... */
+json_t *run_plan_json(const struct run *r, bool timeline);
+/* What `snug run --json` gives beside schema and status, also after a failure. */
+json_t *run_document(const struct run *r);
+/* version, git commit, graph key, seed, threads, ISA, library versions: in every document. */
+json_t *run_facts(const struct run *r);
+
+#endif

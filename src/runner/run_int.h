@@ -1,0 +1,148 @@
+/* run_int.h - the objects that flow along edges, and the state of a run; private to src/runner. */
+#ifndef RUNNER_RUN_INT_H
+#define RUNNER_RUN_INT_H
+
+#include "runner/run.h"
+
+#include "nn/tensorfile.h"
+
+enum flow_kind {
+    FLOW_NONE, FLOW_MODEL, FLOW_DATASET, FLOW_LOADER, FLOW_TRANSFORM, FLOW_OPTIMIZER, FLOW_LOSS,
+    FLOW_SCHEDULE, FLOW_NUMBERS, FLOW_SCALAR, FLOW_STRING, FLOW_JSON
+};
+const char *flow_name(enum flow_kind k);
+
+/* Weights come from initialisation, then from files in the order the graph loads them. */
+struct flow_model {
+    const char *node_id;
+    struct ir_vars vars;
+    struct model *model;
+    struct exec *home;    /* whose arena holds the variables now; NULL: nowhere yet */
+    bool owns_home;       /* home was made for an evaluation, not by a training loop */
+    struct train *trained; /* the loop that trained it last: optimizer state for savers */
+    VEC(const char *) loads; /* files to load, with `strict` */
+    VEC(bool) strict;
+    const char *checkpoint; /* a CheckpointLoader's file: model, optimizer, schedule, scaler */
+    int64_t held_bytes;     /* what home keeps between nodes */
+};
+struct flow_dataset {
+    const char *node_id;
+    struct dataset_info info;
+    char data_dir[1024], path[1024], split[16]; /* path: image folder */
+    bool folder;
+    struct transform transform;
+    bool has_transform;
+    struct dataset *open; /* opened by the first node that reads it */
+    struct flow_dataset *of; /* a transformed view of another; NULL: itself */
+};
+struct flow_loader {
+    const char *node_id;
+    struct flow_dataset *data;
+    struct loader_options options;
+    struct loader_plan plan;
+    struct loader *open;
+};
+struct flow_optimizer {
+    struct optim_spec spec;
+    struct flow_model *model;
+};
+struct flow_schedule {
+    struct schedule *schedule;
+};
+struct flow_numbers { /* a small tensor on the host */
+    struct shape shape;
+    enum dtype dtype;
+    void *data;
+};
+
+struct flow {
+    enum flow_kind kind;
+    union {
+        struct flow_model *model;
+        struct flow_dataset *dataset;
+        struct flow_loader *loader;
+        struct transform *transform;
+        struct flow_optimizer *optimizer;
+        struct loss_spec *loss;
+        struct flow_schedule *schedule;
+        struct flow_numbers *numbers;
+        double scalar;
+        const char *string;
+        json_t *json; /* owned by the run's list */
+    };
+};
+
+/* One output of one node. */
+struct flow_slot {
+    size_t node;
+    const char *port;
+    struct flow value;
+};
+
+struct run {
+    struct graph *graph;
+    struct run_options o;
+    struct run_sink sink;
+    struct arena memory;
+    bool planning, planned; /* planning: nodes build and plan, but touch no data */
+    int64_t seed;
+    VEC(struct flow_slot) slots;
+    VEC(struct flow_model *) models;
+    VEC(struct flow_dataset *) datasets;
+    VEC(struct flow_loader *) loaders;
+    VEC(struct loss_spec *) losses;
+    VEC(struct flow_schedule *) schedules;
+    VEC(struct train *) trains;
+    VEC(size_t) train_nodes;
+    VEC(json_t *) documents;
+    struct run_bill bill;
+    json_t *plan;          /* by the node with the largest peak */
+    json_t *results;       /* by node id: what nodes have to show */
+    json_t *metrics;       /* of the last training loop */
+    json_t *warnings;
+    int64_t peak_measured_bytes, rss_baseline_bytes, started_ns;
+    bool resume_done;
+    char resumed_from[1024];
+};
+
+/* Reading and writing ports. A missing or wrong object is an error naming node and port. */
+enum status flow_get(struct run *r, size_t node, const char *port, enum flow_kind kind,
+                     struct flow *out, struct err *e) NODISCARD;
+bool flow_has(struct run *r, size_t node, const char *port, struct flow *out);
+void flow_set(struct run *r, size_t node, const char *port, struct flow value);
+
+/* The executor of a node type; NULL: nothing to do (Start). */
+struct node_exec {
+    const char *type;
+    enum status (*run)(struct run *r, size_t node, struct err *e);
+};
+const struct node_exec *node_exec_find(const char *type);
+#define X(type, function) enum status function(struct run *r, size_t node, struct err *e);
+#include "runner/node_exec.def"
+#undef X
+
+/* Folds one compiled exec into the run's bill; held: bytes that other execs hold meanwhile. */
+void run_account(struct run *r, const struct graph_node *n, const struct exec *x,
+                 const struct ir_vars *vars, int64_t held_bytes, struct ir_program *const *programs);
+void run_measured(struct run *r, int64_t bytes);
+void run_event(struct run *r, json_t *event); /* takes the reference */
+void run_warn(struct run *r, const struct graph_node *n, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* The node's own place for files: models/ of SNUG_HOME joined with a relative name that stays inside. */
+enum status run_model_path(const char *name, char *out, size_t cap, struct err *e) NODISCARD;
+const char *run_graph_dir(struct run *r, char *buf, size_t cap);
+
+/* data_nodes.c */
+enum status flow_dataset_open(struct run *r, struct flow_dataset *d, struct err *e) NODISCARD;
+enum status flow_loader_open(struct run *r, struct flow_loader *l, struct err *e) NODISCARD;
+enum status flow_loader_make(struct run *r, struct flow_dataset *d, const char *node_id,
+                             const struct loader_options *o, struct flow_loader **out,
+                             struct err *e) NODISCARD;
+/* model_nodes.c */
+enum status flow_model_fill(int var, void *data, void *ctx, struct err *e); /* ctx: struct flow_model * and run */
+struct fill_ctx {
+    struct run *run;
+    struct flow_model *model;
+};
+
+#endif

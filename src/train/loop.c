@@ -1,0 +1,406 @@
+/* loop.c - epochs, validation, early stopping, limits, Stop. */
+#include "train/loop_int.h"
+
+#include "base/env.h"
+#include "base/log.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { HEALTH_EVERY = 100 }; /* updates between two looks at mixed precision (P10) */
+
+void train_event(struct train *t, json_t *event)
+{
+    if (t->sink.event)
+        t->sink.event(event, t->sink.ctx);
+    json_decref(event);
+}
+
+void train_warn(struct train *t, const char *kind, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    json_t *event = json_object();
+    json_put_str(event, "event", "warning");
+    json_put_str(event, "kind", kind);
+    json_put_str(event, "node_id", t->c.node_id);
+    json_put_str(event, "message", text);
+    train_event(t, event);
+}
+
+double train_lr(const struct train *t)
+{
+    return t->parts.schedule ? schedule_lr(t->parts.schedule) : t->parts.optim->lr;
+}
+
+bool train_should_stop(struct train *t)
+{
+    return t->sink.stop && t->sink.stop(t->sink.ctx);
+}
+
+/* ---- building ---- */
+
+static struct shape shape_from(int rank, const int64_t *dim)
+{
+    struct shape s = {.rank = rank};
+    if (rank > 0)
+        memcpy(s.dim, dim, sizeof *dim * (size_t)rank);
+    return s;
+}
+
+static void fill_steps_config(struct train *t, const struct train_parts *parts)
+{
+    const struct train_config *c = &t->c;
+    const struct loader_plan *tp = parts->train, *vp = parts->val;
+    t->steps_config = (struct step_config){
+        .model = parts->model, .loss = parts->loss, .optim = parts->optim,
+        .precision = c->precision, .batch = parts->train_batch, .batches = tp->batches,
+        .last_batch = tp->last_count, .accumulate = c->accumulate, .max_norm = c->max_norm,
+        .scaler = t->scaler.enabled, .log_update_ratio = c->log_update_ratio,
+        .keep_best = c->patience > 0};
+    struct sample_form *form = &t->steps_config.sample;
+    form->input = shape_from(tp->rank, tp->shape);
+    form->target = shape_from(tp->target_rank, tp->target_shape);
+    form->target_dtype = tp->target == DATA_I64 ? DT_I64 : DT_F32;
+    form->has_target = tp->target != DATA_NONE;
+    if (vp) {
+        t->steps_config.val_batch = parts->val_batch;
+        t->steps_config.val_batches = vp->batches;
+        t->steps_config.val_last_batch = vp->last_count;
+    }
+}
+
+static struct scaler make_scaler(const struct train_config *c)
+{
+    if (c->precision == PRECISION_FP16 || (c->precision == PRECISION_BF16 && c->bf16_scaler))
+        return scaler_new(
+            c->scale_initial > 0 ? c->scale_initial : 65536.0, c->scale_fixed,
+            c->scale_growth_interval > 0 ? c->scale_growth_interval : 2000);
+    return scaler_off();
+}
+
+enum status train_new(
+    const struct train_config *c, const struct train_parts *parts, const struct train_sink *sink,
+    const struct step_dump *dump, struct train **out, struct err *e)
+{
+    if (parts->train->batches == 0) {
+        (void)err_set(e, ST_INVALID, "0 batches per epoch: the data loader would give nothing");
+        err_hint(e, "lower batch_size, or switch drop_last off");
+        return ST_INVALID;
+    }
+    struct train *t = mem_alloc(sizeof *t);
+    t->c = *c;
+    t->parts = *parts;
+    if (sink)
+        t->sink = *sink;
+    t->scaler = make_scaler(c);
+    t->early = (struct early_stop){.patience = c->patience};
+    t->last_val_loss = t->last_val_accuracy = t->last_norm = t->last_ratio = (double)NAN;
+    t->at.epoch = t->first_epoch = c->start_epoch;
+    fill_steps_config(t, parts);
+    enum status st = step_set_make(parts->vars, &t->steps_config, dump, &t->steps, e);
+    struct exec_options o = {.storage = c->storage, .budget_bytes = c->budget_bytes};
+    if (st == ST_OK)
+        st = exec_new(parts->vars, t->steps.programs, t->steps.n, &o, &t->exec, e);
+    if (st != ST_OK) {
+        train_free(t);
+        return st;
+    }
+    *out = t;
+    return ST_OK;
+}
+
+void train_free(struct train *t)
+{
+    if (!t)
+        return;
+    exec_free(t->exec);
+    step_set_release(&t->steps);
+    vec_release(&t->series.losses);
+    vec_release(&t->series.val_losses);
+    vec_release(&t->series.val_accuracies);
+    vec_release(&t->series.lrs);
+    mem_free(t);
+}
+
+struct exec *train_exec(struct train *t)
+{
+    return t->exec;
+}
+
+const struct step_set *train_steps(const struct train *t)
+{
+    return &t->steps;
+}
+
+/* ---- starting ---- */
+
+static void fill_state(struct train *t)
+{
+    const struct ir_vars *vars = t->parts.vars;
+    for (size_t v = 0; v < t->steps.update.n; v++) {
+        for (int k = 0; k < UPDATE_STATES_MAX; k++) {
+            int var = t->steps.update.state[v][k];
+            if (var == IR_NONE)
+                continue;
+            const struct ir_var *s = &vars->list.data[var];
+            double initial = optim_state_initial(t->parts.optim, k);
+            int64_t n = shape_count(&s->shape);
+            for (int64_t i = 0; i < n; i++)
+                dtype_store(exec_var(t->exec, var), s->dtype, i, initial);
+        }
+    }
+    for (int i = 0; t->steps.weight_var != IR_NONE && i < t->parts.loss->weight_n; i++)
+        ((float *)exec_var(t->exec, t->steps.weight_var))[i] = (float)t->parts.loss->weight[i];
+    for (int i = 0; t->steps.pos_weight_var != IR_NONE && i < t->parts.loss->pos_weight_n; i++)
+        ((float *)exec_var(t->exec, t->steps.pos_weight_var))[i] =
+            (float)t->parts.loss->pos_weight[i];
+}
+
+enum status train_start(
+    struct train *t, struct loader *train, struct loader *val, const struct train_weights *w,
+    struct err *e)
+{
+    t->train_loader = train;
+    t->val_loader = val;
+    TRY(exec_map(t->exec, e));
+    for (int i = 0; i < model_state_count(t->parts.model); i++) {
+        int var = model_state_var(t->parts.model, i);
+        TRY(w->fill(var, exec_var(t->exec, var), w->ctx, e));
+    }
+    fill_state(t);
+    t->early.higher_is_better = t->c.monitor_accuracy;
+    if (t->c.monitor_accuracy &&
+        (!val || !t->parts.loss || !loss_has_classes(t->parts.loss->type))) {
+        t->early.higher_is_better = false;
+        train_warn(
+            t, "monitor", "monitor is val_accuracy, but %s: val_loss is watched instead",
+            val ? "this loss has no classes to count" : "there is no validation data");
+    }
+    return ST_OK;
+}
+
+enum status train_resume(struct train *t, const char *path, struct err *e)
+{
+    TRY(checkpoint_read(t, path, true, e));
+    t->resumed = true;
+    t->first_epoch = t->at.epoch;
+    return ST_OK;
+}
+
+enum status train_adopt(struct train *t, const char *path, struct err *e)
+{
+    return checkpoint_read(t, path, false, e);
+}
+
+/* Without saved scheduler state the schedule is moved to where the run stands (case T45). */
+static void align_schedule(struct train *t)
+{
+    if (!t->parts.schedule || t->adopted_schedule || t->c.start_epoch == 0 || t->resumed)
+        return;
+    int64_t per_epoch = (t->steps_config.batches + t->c.accumulate - 1) / t->c.accumulate;
+    int64_t n = t->c.schedule_per_update ? t->c.start_epoch * per_epoch : t->c.start_epoch;
+    if (!schedule_fast_forward(t->parts.schedule, n))
+        train_warn(
+            t, "scheduler", "%s cannot be moved to epoch %lld without its saved state; it starts anew",
+            schedule_class(t->parts.schedule), (long long)t->c.start_epoch);
+}
+
+/* ---- the best weights ---- */
+
+static void copy_state(struct train *t, bool to_best)
+{
+    for (int i = 0; t->steps.best_var && i < model_state_count(t->parts.model); i++) {
+        int var = model_state_var(t->parts.model, i), best = t->steps.best_var[i];
+        const struct ir_var *v = &t->parts.vars->list.data[var];
+        size_t bytes = (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
+        memcpy(
+            exec_var(t->exec, to_best ? best : var), exec_var(t->exec, to_best ? var : best), bytes);
+    }
+}
+
+/* ---- running ---- */
+
+static bool finished(const struct train *t)
+{
+    return t->at.epoch >= t->c.epochs || t->stopped_early ||
+           (t->c.max_steps > 0 && t->at.updates >= t->c.max_steps);
+}
+
+static enum status open_loader(struct train *t, struct err *e)
+{
+    if (t->loader_open)
+        return ST_OK;
+    TRY(loader_begin_epoch(t->train_loader, t->at.epoch, t->at.batch, e));
+    t->loader_open = true;
+    return ST_OK;
+}
+
+/* Stop: the open window is dropped, the position is its start (A7). */
+static enum status interrupt(struct train *t, struct err *e)
+{
+    if (t->at.batch % t->c.accumulate != 0 && t->at.batch != t->steps_config.batches) {
+        int64_t updates = t->at.updates;
+        t->at = t->window;
+        ASSERT(t->at.updates == updates);
+    }
+    t->interrupted = true;
+    t->loader_open = false;
+    if (t->c.checkpoint_dir)
+        TRY(checkpoint_interrupt(t, e));
+    return err_set(e, ST_INTERRUPTED, "stopped in epoch %lld at batch %lld of %lld",
+                   (long long)t->at.epoch + 1, (long long)t->at.batch,
+                   (long long)t->steps_config.batches);
+}
+
+static void look_at_health(struct train *t)
+{
+    char text[512];
+    bool bad;
+    if (!t->scaler.enabled || t->at.updates % HEALTH_EVERY != 0)
+        return;
+    const char *said = scaler_health(&t->scaler, &bad, text, sizeof text);
+    json_t *event = json_object();
+    json_put_str(event, "event", "precision_health");
+    json_put_f64(event, "scale", t->scaler.scale);
+    json_put_i64(event, "skipped_steps", t->scaler.skipped);
+    json_put_f64(event, "max_grad_norm", t->max_norm_seen);
+    json_put_f64(
+        event, "loss", t->at.loss_count ? t->at.loss_sum / (double)t->at.loss_count : (double)NAN);
+    if (said)
+        json_put_str(event, "message", said);
+    train_event(t, event);
+    if (said && bad)
+        train_warn(t, "precision", "%s", said);
+    t->max_norm_seen = 0;
+}
+
+static enum status validate_inside(struct train *t, struct err *e)
+{
+    double loss, accuracy;
+    TRY(train_validate(t, &loss, &accuracy, e));
+    json_t *event = json_object();
+    json_put_str(event, "event", "val_step");
+    json_put_i64(event, "step", t->at.updates);
+    json_put_f64(event, "val_loss_step", loss);
+    if (!isnan(accuracy))
+        json_put_f64(event, "val_accuracy_step", accuracy);
+    train_event(t, event);
+    return ST_OK;
+}
+
+/* Everything that hangs on an update having happened. */
+static enum status after_update(struct train *t, struct err *e)
+{
+    look_at_health(t);
+    if (t->c.val_every_steps > 0 && t->at.updates % t->c.val_every_steps == 0)
+        TRY(validate_inside(t, e));
+    if (t->c.checkpoint_every_steps > 0 && t->at.updates % t->c.checkpoint_every_steps == 0)
+        TRY(checkpoint_periodic(t, true, e));
+    return ST_OK;
+}
+
+static enum status run_batches(struct train *t, struct err *e)
+{
+    while (t->at.batch < t->steps_config.batches) {
+        bool window_start = t->at.batch % t->c.accumulate == 0;
+        if (window_start && t->c.max_steps > 0 && t->at.updates >= t->c.max_steps) {
+            t->stopped_at_max = true;
+            return ST_OK;
+        }
+        int64_t before = t->at.updates;
+        double loss;
+        TRY(open_loader(t, e));
+        TRY(train_batch(t, &loss, e));
+        bool updated = t->at.updates != before;
+        train_report_batch(t, loss, updated);
+        if (updated)
+            TRY(after_update(t, e));
+        if (train_should_stop(t))
+            return interrupt(t, e);
+    }
+    return ST_OK;
+}
+
+/* The monitored metric of this epoch; NaN when validation had nothing to say. */
+static double monitored(const struct train *t, double loss)
+{
+    if (!t->val_loader)
+        return loss;
+    return t->early.higher_is_better ? t->last_val_accuracy : t->last_val_loss;
+}
+
+static enum status end_epoch(struct train *t, struct err *e)
+{
+    double loss = t->at.loss_count ? t->at.loss_sum / (double)t->at.loss_count : (double)NAN;
+    double lr_used = train_lr(t);
+    TRY(train_validate(t, &t->last_val_loss, &t->last_val_accuracy, e));
+    vec_push(&t->series.losses, loss);
+    vec_push(&t->series.lrs, lr_used);
+    if (t->val_loader) {
+        vec_push(&t->series.val_losses, t->last_val_loss);
+        vec_push(&t->series.val_accuracies, t->last_val_accuracy);
+    }
+    struct schedule *s = t->parts.schedule;
+    double metric = t->val_loader ? t->last_val_loss : loss;
+    if (s && (!t->c.schedule_per_update || schedule_is_plateau(s)))
+        TRY(schedule_step(s, metric, e));
+    enum early_verdict verdict = early_stop_see(&t->early, t->at.epoch + 1, monitored(t, loss));
+    if (verdict == EARLY_IMPROVED)
+        copy_state(t, true);
+    t->stopped_early = verdict == EARLY_STOP;
+    train_report_epoch(t, loss, lr_used);
+    t->at.epoch++;
+    t->at.batch = 0;
+    t->at.loss_sum = 0;
+    t->at.loss_count = 0;
+    t->loader_open = false;
+    if (t->c.checkpoint_every > 0 && t->at.epoch % t->c.checkpoint_every == 0)
+        TRY(checkpoint_periodic(t, false, e));
+    return ST_OK;
+}
+
+enum status train_run(struct train *t, struct err *e)
+{
+    align_schedule(t);
+    t->started_ns = clock_ns();
+    train_event(t, train_config_frame(t));
+    if (t->c.start_epoch >= t->c.epochs && !t->resumed)
+        train_warn(
+            t, "nothing_to_do", "start_epoch %lld is not below epochs %lld: nothing is trained",
+            (long long)t->c.start_epoch, (long long)t->c.epochs);
+    while (!finished(t)) {
+        TRY(run_batches(t, e));
+        if (t->stopped_at_max && t->at.batch < t->steps_config.batches)
+            break;
+        enum status st = end_epoch(t, e);
+        if (st == ST_INTERRUPTED)
+            return interrupt(t, e);
+        TRY(st);
+    }
+    t->stopped_at_max =
+        t->stopped_at_max || (t->c.max_steps > 0 && t->at.updates >= t->c.max_steps);
+    if (t->c.patience > 0 && t->early.has_best)
+        copy_state(t, false);
+    return ST_OK;
+}
+
+enum status train_save(struct train *t, const char *path, int64_t epoch, struct err *e)
+{
+    return checkpoint_write(t, path, &t->at, epoch, e);
+}
+
+json_t *train_scaler_state(const struct train *t)
+{
+    return t->scaler.enabled ? scaler_state(&t->scaler) : NULL;
+}
+
+bool train_interrupted(const struct train *t)
+{
+    return t->interrupted;
+}

@@ -1,0 +1,44 @@
+/* loop_eval.c - validation: every sample once, no gradients, no random numbers. */
+#include "train/loop_int.h"
+
+#include <math.h>
+
+static void *value_of(struct train *t, int index, int v)
+{
+    return v == IR_NONE ? NULL : exec_value(t->exec, index, v);
+}
+
+enum status train_validate(struct train *t, double *loss, double *accuracy, struct err *e)
+{
+    double sum = 0;
+    int64_t samples = 0, correct = 0, counted = 0, count = 0;
+    *loss = *accuracy = (double)NAN;
+    if (!t->val_loader || t->steps_config.val_batches == 0)
+        return ST_OK;
+    TRY(loader_begin_epoch(t->val_loader, 0, 0, e));
+    for (int64_t i = 0; i < t->steps_config.val_batches; i++) {
+        bool is_short = i == t->steps_config.val_batches - 1 &&
+                        t->steps_config.val_last_batch != t->steps_config.val_batch;
+        int index = t->steps.index[is_short ? STEP_EVAL_SHORT : STEP_EVAL];
+        const struct ir_program *p = t->steps.programs[index];
+        TRY(loader_next(
+            t->val_loader, value_of(t, index, ir_input_find(p, "input")),
+            value_of(t, index, ir_input_find(p, "target")), &count, e));
+        TRY(exec_run(t->exec, index, e));
+        const float *batch_loss = value_of(t, index, ir_output_find(p, "loss"));
+        const int64_t *hits = value_of(t, index, ir_output_find(p, "correct"));
+        sum += (double)*batch_loss * (double)count;
+        samples += count;
+        if (hits) {
+            correct += hits[0];
+            counted += hits[1];
+        }
+        if (t->sink.stop && t->sink.stop(t->sink.ctx))
+            return err_set(e, ST_INTERRUPTED, "stopped during validation");
+    }
+    if (samples > 0)
+        *loss = sum / (double)samples;
+    if (counted > 0)
+        *accuracy = (double)correct / (double)counted;
+    return ST_OK;
+}

@@ -1,0 +1,193 @@
+/* loop_step.c - one micro-batch: inputs in, its program, what the update reported. */
+#include "train/loop_int.h"
+
+#include <math.h>
+#include <string.h>
+
+static struct ir_program *program_of(struct train *t, enum step_program kind, int *index)
+{
+    *index = t->steps.index[kind];
+    ASSERT(*index != IR_NONE);
+    return t->steps.programs[*index];
+}
+
+static void *input(struct train *t, int index, const char *name)
+{
+    int v = ir_input_find(t->steps.programs[index], name);
+    return v == IR_NONE ? NULL : exec_value(t->exec, index, v);
+}
+
+static const void *output(struct train *t, int index, const char *name)
+{
+    int v = ir_output_find(t->steps.programs[index], name);
+    return v == IR_NONE ? NULL : exec_value(t->exec, index, v);
+}
+
+/* Labels that count, of the batch in memory. */
+static int64_t valid_labels(struct train *t, const int64_t *target, int64_t samples, int64_t *all)
+{
+    int64_t n = samples * shape_count(&t->steps_config.sample.target), valid = 0;
+    for (int64_t i = 0; i < n; i++)
+        valid += target[i] != t->parts.loss->attr.ignore_index;
+    *all = n;
+    return valid;
+}
+
+static bool counts_labels(const struct train *t)
+{
+    return t->parts.loss && loss_has_classes(t->parts.loss->type) && t->c.accumulate > 1 &&
+           t->steps_config.sample.target_dtype == DT_I64;
+}
+
+/* What the gradient of the reported loss is multiplied by before the backward pass (A1, A8). */
+static double seed_of(struct train *t, int index, int64_t samples)
+{
+    double scale = t->scaler.scale;
+    if (!counts_labels(t))
+        return scale / (double)t->c.accumulate;
+    int64_t all, valid = valid_labels(t, input(t, index, "target"), samples, &all);
+    if (valid < all && !t->c.accumulate_tokens && !t->warned_ignored) {
+        t->warned_ignored = true;
+        train_warn(
+            t, "accumulate_normalize",
+            "%lld of %lld labels of a micro-batch are ignored and accumulate_steps is %lld: each "
+            "micro-batch weighs the same whatever its valid labels; accumulate_normalize 'tokens' "
+            "weighs them by label",
+            (long long)(all - valid), (long long)all, (long long)t->c.accumulate);
+    }
+    if (!t->c.accumulate_tokens)
+        return scale / (double)t->c.accumulate;
+    t->window_valid += (double)valid;
+    t->window_size = (double)shape_count(&t->steps_config.sample.target) * (double)t->parts.train_batch;
+    return valid ? scale * (double)valid / t->window_size : 0.0;
+}
+
+/* What the summed gradient is divided by at the update. */
+static double divisor(const struct train *t, int64_t present)
+{
+    if (!t->c.accumulate_tokens || !counts_labels(t))
+        return t->scaler.scale;
+    double share = t->window_valid / t->window_size; /* sum of the micro-batches' weights */
+    return share > 0 ? t->scaler.scale * share * (double)t->c.accumulate / (double)present
+                     : t->scaler.scale;
+}
+
+static enum status fill_inputs(struct train *t, int index, int64_t *count, struct err *e)
+{
+    void *target = input(t, index, "target");
+    TRY(loader_next(t->train_loader, input(t, index, "input"), target, count, e));
+    int64_t *rng = input(t, index, "rng");
+    if (rng) {
+        rng[0] = (int64_t)t->c.seed;
+        rng[1] = t->at.epoch * t->steps_config.batches + t->at.batch;
+    }
+    return ST_OK;
+}
+
+/* P10: names the first operator whose result is not finite. The batch is read again. */
+static enum status not_finite(struct train *t, int index, struct err *e)
+{
+    struct err ignored = {0};
+    int64_t count;
+    int op = IR_NONE;
+    t->loader_open = false;
+    if (loader_begin_epoch(t->train_loader, t->at.epoch, t->at.batch, &ignored) == ST_OK &&
+        fill_inputs(t, index, &count, &ignored) == ST_OK) {
+        float *seed = input(t, index, "loss_seed");
+        if (seed)
+            *seed = (float)(t->scaler.scale / (double)t->c.accumulate);
+        op = exec_first_nonfinite(t->exec, index, &ignored);
+    }
+    const struct ir_program *p = t->steps.programs[index];
+    (void)err_set(
+        e, ST_FAILED, "the loss or a gradient became NaN or infinite in epoch %lld, batch %lld (update %lld)",
+        (long long)t->at.epoch + 1, (long long)t->at.batch + 1, (long long)t->at.updates + 1);
+    if (op == IR_NONE) {
+        err_detail(e, "every operator of the step gives finite results; the batch itself may hold NaN");
+    } else {
+        const struct ir_op *o = &p->ops.data[op];
+        const char *node = o->node == IR_NONE ? "" : p->vars->nodes.data[o->node];
+        err_detail(
+            e, "first non-finite result: operator %s of \"%s\" (%s pass)", ir_op_row(o->code)->name,
+            node, o->phase == PHASE_BACKWARD ? "backward" : "forward");
+        err_node(e, node, ir_op_row(o->code)->name);
+    }
+    err_hint(
+        e, "lower the learning rate, set grad_clip_norm, look for NaN in the data; the weights are "
+           "those before this update");
+    return ST_FAILED;
+}
+
+/* Whether this window's update was skipped; errors when it must not be. */
+static enum status finish_window(struct train *t, int index, int64_t present, struct err *e)
+{
+    (void)present;
+    const float *ctl = output(t, index, "ctl");
+    if (!ctl)
+        return ST_OK;
+    bool found_inf = ctl[2] != 0;
+    const float *ratio = output(t, index, "update_ratio");
+    t->last_norm = (double)ctl[3];
+    t->last_ratio = ratio ? (double)*ratio : NAN;
+    if (isfinite(t->last_norm) && t->last_norm > t->max_norm_seen)
+        t->max_norm_seen = t->last_norm;
+    if (found_inf && !t->scaler.enabled)
+        return not_finite(t, index, e);
+    TRY(scaler_unscale(&t->scaler, e));
+    if (scaler_update(&t->scaler, found_inf))
+        return ST_OK;
+    t->at.updates++;
+    t->at.optimizer_steps++;
+    if (t->parts.schedule && t->c.schedule_per_update &&
+        !schedule_is_plateau(t->parts.schedule))
+        TRY(schedule_step(t->parts.schedule, (double)NAN, e));
+    return ST_OK;
+}
+
+static void set_hyper(struct train *t, int index, int64_t present)
+{
+    double *hyper = input(t, index, "hyper");
+    float *scale = input(t, index, "loss_scale");
+    if (hyper) {
+        hyper[0] = train_lr(t);
+        hyper[1] = (double)(t->at.optimizer_steps + 1);
+    }
+    if (scale)
+        *scale = (float)divisor(t, present);
+}
+
+enum status train_batch(struct train *t, double *loss, struct err *e)
+{
+    int index;
+    int64_t count, in_window = t->at.batch % t->c.accumulate;
+    enum step_program kind = step_program_of(&t->steps_config, t->at.batch);
+    (void)program_of(t, kind, &index);
+    if (in_window == 0) {
+        t->window = t->at;
+        t->window_valid = 0;
+        t->scaler.unscaled = false;
+    }
+    TRY(fill_inputs(t, index, &count, e));
+    float *seed = input(t, index, "loss_seed");
+    if (seed)
+        *seed = (float)seed_of(t, index, count);
+    set_hyper(t, index, in_window + 1);
+    TRY(exec_run(t->exec, index, e));
+    const float *value = output(t, index, "loss");
+    *loss = (double)*value;
+    /* A window with a NaN loss is skipped whole under a scaler; without one the run ends now, with
+     * the weights of the last good update. */
+    if (!isfinite(*loss) && !t->scaler.enabled)
+        return not_finite(t, index, e);
+    t->images += count;
+    bool ends = kind != STEP_FIRST && kind != STEP_MIDDLE;
+    if (ends)
+        TRY(finish_window(t, index, in_window + 1, e));
+    t->at.batch++;
+    t->at.batches++;
+    if (isfinite(*loss)) {
+        t->at.loss_sum += *loss;
+        t->at.loss_count++;
+    }
+    return ST_OK;
+}
