@@ -98,7 +98,7 @@ bool ir_operand_optional(enum opcode code, int i)
 bool ir_reads_strided(enum opcode code)
 {
     return (rows[code].flags & OPF_VIEW) || rows[code].shape == shape_binary ||
-           code == OP_CONTIGUOUS || code == OP_GEMM;
+           code == OP_CONTIGUOUS || code == OP_GEMM || code == OP_CAST;
 }
 
 void ir_mutated_outs(const struct ir_program *p, const struct ir_op *op, struct ir_shape_out *out)
