@@ -88,7 +88,7 @@ static enum status pop_mark(struct machine *m, struct pt_value ***items, size_t 
     *n = height(m);
     m->stack.n -= *n;
     m->marks.n--;
-    *items = m->stack.data + m->stack.n;
+    *items = *n > 0 ? m->stack.data + m->stack.n : NULL;
     return ST_OK;
 }
 

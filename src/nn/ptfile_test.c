@@ -206,7 +206,7 @@ TEST(not_pytorch, "other files are refused with what they are")
     CHECK(ptfile_open(test_dir(), &f, &e) != ST_OK);
 }
 
-TEST(loaded_in_place, "case-T96: writing and reading 64 MiB need no second copy of them")
+TEST(loaded_in_place, "writing and reading 64 MiB need no second copy of them")
 {
     enum { MIB = 1 << 20, N = 16 * MIB };
     struct err e = {0};

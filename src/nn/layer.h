@@ -1,0 +1,108 @@
+/* layer.h - one layer of a model: its type, its parameters, its variables. Private to src/nn.
+ *
+ * A family (layers.def) is two functions: check_<family> refuses what PyTorch's constructor would,
+ * and declares the layer's variables; forward_<family> appends operators.
+ */
+#ifndef NN_LAYER_H
+#define NN_LAYER_H
+
+#include "base/json.h"
+#include "ir/program.h"
+#include "nn/init.h"
+
+/* A layer's variables, in the order of PyTorch's state_dict. */
+enum layer_slot { SLOT_WEIGHT, SLOT_BIAS, SLOT_MEAN, SLOT_VAR, SLOT_BATCHES, SLOT_COUNT };
+
+/* Where padding="same" was asked for, n is not used. */
+struct layer_padding {
+    int64_t n[2];
+    bool same;
+};
+
+/* Every parameter of every family, under PyTorch's name. Spatial pairs are [height, width];
+ * one-dimensional layers use [1]. Zeroed where the family does not have it. */
+struct layer_params {
+    int64_t in_channels, out_channels, groups, num_features, num_groups, num_channels;
+    int64_t in_features, out_features, num_embeddings, embedding_dim;
+    int64_t padding_idx, divisor_override; /* INT64_MIN: None */
+    int64_t start_dim, end_dim, dim, index;
+    int64_t kernel_size[2], dilation[2], output_padding[2];
+    int64_t stride[2];      /* 0: the kernel's size */
+    int64_t output_size[2]; /* -1: the input's size */
+    struct layer_padding padding;
+    double eps, p;
+    double momentum; /* -1: None, a cumulative mean */
+    bool bias, affine, elementwise_affine, track_running_stats, ceil_mode, count_include_pad;
+    struct shape normalized_shape;
+    struct shape shape; /* without the batch; one of them may be -1 */
+};
+
+struct layer {
+    const struct layer_type *type;
+    const char *id;
+    struct layer_params params;
+    int var[SLOT_COUNT]; /* IR_NONE where it has none */
+    struct init init[SLOT_COUNT];
+    int *source; /* what it reads: a layer >= 0, input port i as -1 - i */
+    int n_sources;
+    int node; /* provenance */
+};
+
+/* What check_<family> works with. */
+struct layer_check {
+    struct layer *layer;
+    struct ir_vars *vars;
+    struct err *e;
+};
+
+/* What forward_<family> works with; results are values, IR_NONE after an error. */
+struct layer_run {
+    const struct layer *layer;
+    struct ir_program *p;
+    const int *in;
+    int n_in;
+    bool training;
+    int rng;
+};
+
+struct layer_type {
+    const char *name, *torch, *family, *test;
+    int spatial, inputs_min, inputs_max;
+    enum opcode code;
+    enum status (*check)(const struct layer_check *c);
+    int (*forward)(const struct layer_run *r);
+};
+
+#define LAYER(name, torch, family, ...)                                                            \
+    enum status check_##family(const struct layer_check *c);                                       \
+    int forward_##family(const struct layer_run *r);
+#include "nn/layers.def"
+
+/* The row of a type; ST_INVALID with the nearest name as hint, ST_UNSUPPORTED for the types that
+ * this version knows by name only. */
+enum status layer_type_find(const char *name, const struct layer_type **out, struct err *e) NODISCARD;
+int layer_type_count(void);
+const struct layer_type *layer_type_at(int i);
+/* Parameter i of a family (its name, kind and default as in layers.def); false past the last. */
+struct layer_param {
+    const char *family, *name, *kind, *fallback;
+};
+bool layer_param_at(const char *family, int i, struct layer_param *out);
+
+/* Reads "params" (NULL: none) of a layer whose type and id are set. */
+enum status layer_params_read(struct layer *l, const json_t *params, struct err *e) NODISCARD;
+
+/* For the families: an error about a layer, with `layer "<id>" (<type>): ` in front. */
+enum status layer_refuse(const struct layer_check *c, enum status st, const char *fmt, ...)
+    PRINTF(3, 4);
+/* Declares a variable; ST_INVALID when the shape is absurdly large. */
+enum status layer_declare(const struct layer_check *c, enum layer_slot slot, struct shape s,
+                          struct init init) NODISCARD;
+/* The same for a run: sets the program's sticky error, returns IR_NONE. */
+int layer_fail(const struct layer_run *r, const char *fmt, ...) PRINTF(2, 3);
+/* The value of a variable of the layer; IR_NONE where it has none. */
+int layer_read(const struct layer_run *r, enum layer_slot slot);
+/* Shape of the first input; rank -1 after an error. */
+struct shape layer_input_shape(const struct layer_run *r);
+
+#endif
