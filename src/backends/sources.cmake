@@ -9,6 +9,10 @@ else()
 endif()
 
 list(APPEND SOURCES cpu/dnnl.c cpu/isa.c cpu/kernels.c)
+list(APPEND SOURCES
+    cpu/argmax.c cpu/dropout.c cpu/embed.c cpu/ew.c cpu/ew_binary.c cpu/ew_unary.c cpu/lanes.c
+    cpu/loss_class.c cpu/loss_ew.c cpu/nd.c cpu/optim.c cpu/reduce.c cpu/shape.c cpu/softmax.c
+    cpu/update.c)
 if(DNNL_LIBRARY)
     set(SNUG_DNNL 1)
     list(APPEND LIBS ${DNNL_LIBRARY})
@@ -23,6 +27,7 @@ if("avx512" IN_LIST SNUG_ISAS)
 endif()
 # Compiled once per instruction set; see cpu/kernels.def.
 set(ISA_SOURCES cpu/gemm.c cpu/gemm_op.c cpu/conv.c cpu/conv_own.c cpu/reorder.c)
+list(APPEND ISA_SOURCES cpu/lanes_ew.c cpu/lanes_loss.c cpu/lanes_optim.c cpu/lanes_sum.c)
 set(TESTS cpu/kernel_test_support.c cpu/vec_test.c cpu/gemm_test.c cpu/conv_test.c cpu/reorder_test.c)
 
 snug_isa_objects(snug_kernels ${dir} ${ISA_SOURCES})

@@ -1,0 +1,231 @@
+/* lanes_sum.c - sums, maxima and exponentials of blocks.
+ *
+ * A block's sum is formed in four vectors of float32 lanes, whose lanes are then added in double in
+ * a fixed order; NaN propagates through all of them.
+ */
+#include "backends/cpu/lanes.h"
+#include "backends/cpu/vec.h"
+
+typedef double vd VEC_TYPE(8 * VEC_LANES);
+
+VEC_FN vf load_n(const float *x, int i, int n)
+{
+    return n - i >= VL ? vload(x, DT_F32, i) : vload_n(x, DT_F32, i, n - i);
+}
+VEC_FN void store_n(float *x, int i, int n, vf v)
+{
+    if (n - i >= VL)
+        vstore(x, DT_F32, i, v);
+    else
+        vstore_n(x, DT_F32, i, n - i, v);
+}
+VEC_FN double lanes_total(vf x)
+{
+    double s = 0;
+    for (int i = 0; i < VL; i++)
+        s += (double)x[i];
+    return s;
+}
+/* Lanes past n as 0. */
+VEC_FN vf only_n(vf x, int i, int n)
+{
+    vi lane;
+    for (int k = 0; k < VL; k++)
+        lane[k] = k;
+    return vsel(lane < (n - i), x, vset(0));
+}
+
+/* Sum over i of EXPR, a vector whose lanes past n are 0. */
+#define SUM_OF(EXPR)                                                                               \
+    do {                                                                                           \
+        vf s0 = vset(0), s1 = s0, s2 = s0, s3 = s0;                                                \
+        int i = 0;                                                                                 \
+        for (; i + 4 * VL <= n; i += VL) {                                                         \
+            s0 += (EXPR);                                                                          \
+            i += VL;                                                                               \
+            s1 += (EXPR);                                                                          \
+            i += VL;                                                                               \
+            s2 += (EXPR);                                                                          \
+            i += VL;                                                                               \
+            s3 += (EXPR);                                                                          \
+        }                                                                                          \
+        for (; i + VL <= n; i += VL)                                                               \
+            s0 += (EXPR);                                                                          \
+        if (i < n)                                                                                 \
+            s1 += only_n((EXPR), i, n);                                                            \
+        return lanes_total((s0 + s1) + (s2 + s3));                                                 \
+    } while (0)
+
+static double sum(const float *x, int n)
+{
+    SUM_OF(load_n(x, i, n));
+}
+
+static double dot(const float *x, const float *y, int n)
+{
+    SUM_OF(load_n(x, i, n) * load_n(y, i, n));
+}
+
+/* In double throughout: squares of float32 overflow it. */
+static double sum_squares(const float *x, float scale, float scale2, int n)
+{
+    double s[8] = {0};
+    for (int i = 0; i < n; i += 8) {
+        for (int k = 0; k < 8 && i + k < n; k++) {
+            double v = (double)(x[i + k] * scale * scale2);
+            s[k] += v * v;
+        }
+    }
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
+
+static float largest(const float *x, int n)
+{
+    vf m = vset(-INFINITY), bad = vset(0);
+    int i = 0;
+    for (; i + VL <= n; i += VL) {
+        vf v = vload(x, DT_F32, i);
+        m = vmax(v, m);
+        bad = vsel(v != v, v, bad);
+    }
+    float r = -INFINITY;
+    for (int k = 0; k < VL; k++) {
+        if (bad[k] != bad[k])
+            return bad[k];
+        r = m[k] > r ? m[k] : r;
+    }
+    for (; i < n; i++) {
+        if (x[i] != x[i])
+            return x[i];
+        r = x[i] > r ? x[i] : r;
+    }
+    return r;
+}
+
+static bool all_finite(const float *x, int n)
+{
+    vf bad = vset(0);
+    for (int i = 0; i < n; i += VL)
+        bad += load_n(x, i, n) * 0.0f; /* NaN when not finite */
+    return lanes_total(bad) == 0;
+}
+
+static void add_rows(double *total, const float *x, int64_t row_stride, int rows, int n)
+{
+    for (int i = 0; i < n; i += VL) {
+        int m = n - i < VL ? n - i : VL;
+        vf s = vset(0);
+        for (int r = 0; r < rows; r++)
+            s += load_n(x + r * row_stride, i, n);
+        for (int k = 0; k < m; k++)
+            total[i + k] += (double)s[k];
+    }
+}
+
+static void exp_scale(const float *x, float shift, float scale, float *y, int n)
+{
+    for (int i = 0; i < n; i += VL)
+        store_n(y, i, n, vexp(load_n(x, i, n) - shift) * scale);
+}
+
+/* Added in double: the logarithm of a sum near 1 keeps its digits. */
+static double exp_sum(const float *x, float shift, int n)
+{
+    vd s = {0};
+    int i = 0;
+    for (; i + VL <= n; i += VL)
+        s += __builtin_convertvector(vexp(vload(x, DT_F32, i) - shift), vd);
+    if (i < n)
+        s += __builtin_convertvector(only_n(vexp(vload_n(x, DT_F32, i, n - i) - shift), i, n), vd);
+    double total = 0;
+    for (int k = 0; k < VL; k++)
+        total += s[k];
+    return total;
+}
+
+static void max_into(float *m, const float *x, int n) /* NaN in x stays in m */
+{
+    for (int i = 0; i < n; i += VL) {
+        vf a = load_n(m, i, n), b = load_n(x, i, n);
+        store_n(m, i, n, vsel((b > a) | (b != b), b, a));
+    }
+}
+
+static void add_to(double *s, vf x, int n)
+{
+    for (int k = 0; k < n; k++)
+        s[k] += (double)x[k];
+}
+
+static void exp_into(double *s, const float *x, const float *m, int n)
+{
+    for (int i = 0; i < n; i += VL)
+        add_to(s + i, vexp(load_n(x, i, n) - load_n(m, i, n)), n - i < VL ? n - i : VL);
+}
+
+static void exp_columns(const float *x, const float *m, const float *scale, float *y, int n)
+{
+    for (int i = 0; i < n; i += VL)
+        store_n(y, i, n, vexp(load_n(x, i, n) - load_n(m, i, n)) * load_n(scale, i, n));
+}
+
+static void log_columns(const float *x, const float *m, const float *l, float *y, int n)
+{
+    for (int i = 0; i < n; i += VL)
+        store_n(y, i, n, load_n(x, i, n) - load_n(m, i, n) - load_n(l, i, n));
+}
+
+static void softmax_grad(const float *dy, const float *y, const float *s, float *dx, int n)
+{
+    for (int i = 0; i < n; i += VL)
+        store_n(dx, i, n, load_n(y, i, n) * (load_n(dy, i, n) - load_n(s, i, n)));
+}
+
+static void log_softmax_grad(const float *dy, const float *y, const float *s, float *dx, int n)
+{
+    for (int i = 0; i < n; i += VL)
+        store_n(dx, i, n, load_n(dy, i, n) - vexp(load_n(y, i, n)) * load_n(s, i, n));
+}
+
+static void mul_into(double *s, const float *x, const float *y, int n)
+{
+    for (int i = 0; i < n; i += VL)
+        add_to(s + i, load_n(x, i, n) * load_n(y, i, n), n - i < VL ? n - i : VL);
+}
+
+static double smooth(float lse, const float *x, const float *w, int n)
+{
+    if (w)
+        SUM_OF(load_n(w, i, n) * (lse - load_n(x, i, n)));
+    SUM_OF(lse - load_n(x, i, n));
+}
+
+static double
+soft(float lse, const float *x, const float *t, const float *w, const float keep_floor[2], int n)
+{
+    float keep = keep_floor[0], least = keep_floor[1];
+    if (w)
+        SUM_OF((load_n(t, i, n) * keep + least) * load_n(w, i, n) * (lse - load_n(x, i, n)));
+    SUM_OF((load_n(t, i, n) * keep + least) * (lse - load_n(x, i, n)));
+}
+
+extern const struct lanes_sum KERNEL(lanes_sum);
+const struct lanes_sum KERNEL(lanes_sum) = {
+    .sum = sum,
+    .sum_squares = sum_squares,
+    .dot = dot,
+    .max = largest,
+    .finite = all_finite,
+    .add_rows = add_rows,
+    .exp_scale = exp_scale,
+    .exp_sum = exp_sum,
+    .max_into = max_into,
+    .exp_into = exp_into,
+    .exp_columns = exp_columns,
+    .mul_into = mul_into,
+    .log_columns = log_columns,
+    .softmax_grad = softmax_grad,
+    .log_softmax_grad = log_softmax_grad,
+    .smooth = smooth,
+    .soft = soft,
+};
