@@ -22,9 +22,10 @@ static inline struct init init_constant(double value)
 {
     return (struct init){.kind = INIT_CONSTANT, .value = value};
 }
-/* kaiming_uniform_(a=sqrt(5)) for weights, and the matching bound for biases: both 1/sqrt(fan_in). */
+/* kaiming_uniform_(a=sqrt(5)) for weights, and the matching bound for biases: both 1/sqrt(fan_in).
+ */
 struct init init_fan_in(int64_t fan_in);
-void init_fill(const struct init *i, const char *name, uint64_t seed, enum dtype t, int64_t count,
-               void *data);
+void init_fill(
+    const struct init *i, const char *name, uint64_t seed, enum dtype t, int64_t count, void *data);
 
 #endif

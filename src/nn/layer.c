@@ -64,8 +64,7 @@ enum status layer_refuse(const struct layer_check *c, enum status st, const char
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return err_set(
-        c->e, st, "layer \"%s\" (%s): %s", c->layer->id, c->layer->type->name, text);
+    return err_set(c->e, st, "layer \"%s\" (%s): %s", c->layer->id, c->layer->type->name, text);
 }
 
 /* Torch's names of the slots, and whether a slot is a parameter. */

@@ -35,6 +35,8 @@ struct layer_params {
     bool bias, affine, elementwise_affine, track_running_stats, ceil_mode, count_include_pad;
     struct shape normalized_shape;
     struct shape shape; /* without the batch; one of them may be -1 */
+    char padding_mode, device, dtype, return_indices, inplace, max_norm, norm_type,
+        scale_grad_by_freq, sparse, any; /* checked, then without effect */
 };
 
 struct layer {
@@ -80,7 +82,8 @@ struct layer_type {
 
 /* The row of a type; ST_INVALID with the nearest name as hint, ST_UNSUPPORTED for the types that
  * this version knows by name only. */
-enum status layer_type_find(const char *name, const struct layer_type **out, struct err *e) NODISCARD;
+enum status
+layer_type_find(const char *name, const struct layer_type **out, struct err *e) NODISCARD;
 int layer_type_count(void);
 const struct layer_type *layer_type_at(int i);
 /* Parameter i of a family (its name, kind and default as in layers.def); false past the last. */
@@ -96,8 +99,8 @@ enum status layer_params_read(struct layer *l, const json_t *params, struct err 
 enum status layer_refuse(const struct layer_check *c, enum status st, const char *fmt, ...)
     PRINTF(3, 4);
 /* Declares a variable; ST_INVALID when the shape is absurdly large. */
-enum status layer_declare(const struct layer_check *c, enum layer_slot slot, struct shape s,
-                          struct init init) NODISCARD;
+enum status layer_declare(
+    const struct layer_check *c, enum layer_slot slot, struct shape s, struct init init) NODISCARD;
 /* The same for a run: sets the program's sticky error, returns IR_NONE. */
 int layer_fail(const struct layer_run *r, const char *fmt, ...) PRINTF(2, 3);
 /* The value of a variable of the layer; IR_NONE where it has none. */

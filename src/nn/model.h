@@ -23,12 +23,13 @@ struct model;
 /* The `layers` text of a new SequentialModel node: a CNN for MNIST, 421,642 parameters. */
 const char *model_default_layers(void);
 
-/* Parses and checks the document, and declares its variables with provenance "<node_id>/<layer id>".
- * ST_CORRUPT: not JSON; ST_INVALID: a rule is broken; ST_UNSUPPORTED: a layer type or option of
- * PyTorch that this version lacks. Errors name the layer and the parameter; e->node is node_id.
+/* Parses and checks the document, and declares its variables with provenance "<node_id>/<layer
+ * id>". ST_CORRUPT: not JSON; ST_INVALID: a rule is broken; ST_UNSUPPORTED: a layer type or option
+ * of PyTorch that this version lacks. Errors name the layer and the parameter; e->node is node_id.
  * On failure `vars` may hold some of the variables. The caller frees *out with model_free. */
-enum status model_from_layers(const char *layers_json, const char *node_id, struct ir_vars *vars,
-                              struct model **out, struct err *e) NODISCARD;
+enum status model_from_layers(
+    const char *layers_json, const char *node_id, struct ir_vars *vars, struct model **out,
+    struct err *e) NODISCARD;
 void model_free(struct model *m); /* NULL is fine */
 
 /* Ports, in the document's order. */
@@ -47,8 +48,9 @@ bool model_input_shape_hint(const struct model *m, struct shape *sample);
  * model_output_count. `rng` is the noise of dropout (i64[2]); IR_NONE when not training or without
  * dropout. Sets p->node to each layer in turn; the outputs' storage becomes CATEGORY_LOGITS. Errors
  * have PyTorch's wording after the layer's id, and stay in p->err too. A batch of 0 is fine. */
-enum status model_forward(const struct model *m, struct ir_program *p, const int *inputs,
-                          int n_inputs, bool training, int rng, int *outputs, struct err *e) NODISCARD;
+enum status model_forward(
+    const struct model *m, struct ir_program *p, const int *inputs, int n_inputs, bool training,
+    int rng, int *outputs, struct err *e) NODISCARD;
 
 /* Writes the starting value of one of the model's variables (dense, of its dtype and shape):
  * PyTorch's default initialisation, drawn from (seed, name). */

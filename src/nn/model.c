@@ -1,0 +1,345 @@
+/* model.c - a model's variables and its forward pass. */
+#include "base/str.h"
+#include "ir/build.h"
+#include "nn/model_int.h"
+
+#include <string.h>
+
+static bool slot_is_param(int slot)
+{
+    return slot == SLOT_WEIGHT || slot == SLOT_BIAS;
+}
+
+/* Lists the variables: state and parameters, both in the order of the nodes. */
+static void lists_make(struct model *m)
+{
+    m->state = ARENA_ARRAY(&m->arena, int, m->n_layers *SLOT_COUNT + 1);
+    m->params = ARENA_ARRAY(&m->arena, int, m->n_layers *SLOT_COUNT + 1);
+    for (int i = 0; i < m->n_layers; i++) {
+        for (int slot = 0; slot < SLOT_COUNT; slot++) {
+            int var = m->layers[i].var[slot];
+            if (var == IR_NONE)
+                continue;
+            m->state[m->n_state++] = var;
+            if (slot_is_param(slot))
+                m->params[m->n_params++] = var;
+        }
+    }
+}
+
+static enum status layers_check(struct model *m, struct err *e)
+{
+    for (int i = 0; i < m->n_layers; i++) {
+        struct layer *l = &m->layers[i];
+        struct layer_check c = {.layer = l, .vars = m->vars, .e = e};
+        l->node = ir_node_intern(m->vars, arena_printf(&m->arena, "%s/%s", m->node_id, l->id));
+        TRY(l->type->check(&c));
+    }
+    return ST_OK;
+}
+
+enum status model_from_layers(
+    const char *layers_json, const char *node_id, struct ir_vars *vars, struct model **out,
+    struct err *e)
+{
+    struct model *m = mem_alloc(sizeof *m);
+    enum status st = ST_OK;
+    arena_init(&m->arena);
+    m->vars = vars;
+    m->node_id = arena_strdup(&m->arena, node_id);
+    TRY_OUT(model_parse(m, layers_json, e));
+    TRY_OUT(layers_check(m, e));
+    lists_make(m);
+    *out = m;
+    return ST_OK;
+out:
+    if (e)
+        err_node(e, node_id, "SequentialModel");
+    model_free(m);
+    return st;
+}
+
+void model_free(struct model *m)
+{
+    if (!m)
+        return;
+    arena_release(&m->arena);
+    mem_free(m);
+}
+
+/* ---- what it is made of ---- */
+
+int model_input_count(const struct model *m)
+{
+    return m->n_inputs;
+}
+
+int model_output_count(const struct model *m)
+{
+    return m->n_outputs;
+}
+
+const char *model_input_name(const struct model *m, int i)
+{
+    return m->inputs[i].name;
+}
+
+const char *model_output_name(const struct model *m, int i)
+{
+    return m->outputs[i].name;
+}
+
+int model_state_count(const struct model *m)
+{
+    return m->n_state;
+}
+
+int model_state_var(const struct model *m, int i)
+{
+    return m->state[i];
+}
+
+int model_param_count_vars(const struct model *m)
+{
+    return m->n_params;
+}
+
+int model_param_var(const struct model *m, int i)
+{
+    return m->params[i];
+}
+
+static int64_t count_params(const struct model *m, bool trainable_only)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->n_params; i++) {
+        const struct ir_var *v = &m->vars->list.data[m->params[i]];
+        n += v->trainable || !trainable_only ? shape_count(&v->shape) : 0;
+    }
+    return n;
+}
+
+int64_t model_parameter_count(const struct model *m)
+{
+    return count_params(m, false);
+}
+
+int64_t model_trainable_count(const struct model *m)
+{
+    return count_params(m, true);
+}
+
+bool model_has_batch_stats(const struct model *m)
+{
+    return m->n_state > m->n_params;
+}
+
+bool model_has_dropout(const struct model *m)
+{
+    for (int i = 0; i < m->n_layers; i++)
+        if (str_eq(m->layers[i].type->name, "Dropout") && m->layers[i].params.p > 0)
+            return true;
+    return false;
+}
+
+/* ---- what it wants ---- */
+
+static bool reads(const struct layer *l, int source)
+{
+    for (int i = 0; i < l->n_sources; i++)
+        if (l->source[i] == source)
+            return true;
+    return false;
+}
+
+/* Does a layer hand indices on as they are? */
+static bool passes_indices(const struct layer *l)
+{
+    static const char *const views[] = {"flatten", "reshape", "select"};
+    for (int i = 0; i < 3; i++)
+        if (str_eq(l->type->family, views[i]))
+            return true;
+    return false;
+}
+
+/* A value holds indices when an Embedding reads it, straight or through views. In topological
+ * order from the end, so that each layer's readers are known before it. */
+enum dtype model_input_dtype_at(const struct model *m, int port)
+{
+    bool *indices = mem_alloc((size_t)m->n_layers + 1);
+    bool found = false;
+    for (int i = m->n_layers - 1; i >= 0; i--) {
+        const struct layer *l = &m->layers[m->order[i]];
+        bool wanted =
+            str_eq(l->type->family, "embedding") || (passes_indices(l) && indices[m->order[i]]);
+        for (int k = 0; k < l->n_sources && wanted; k++)
+            if (l->source[k] >= 0)
+                indices[l->source[k]] = true;
+        found = found || (wanted && reads(l, -1 - port));
+    }
+    mem_free(indices);
+    return found ? DT_I64 : DT_F32;
+}
+
+enum dtype model_input_dtype(const struct model *m)
+{
+    return model_input_dtype_at(m, 0);
+}
+
+static bool layer_hint(const struct layer *l, struct shape *s)
+{
+    const struct layer_params *a = &l->params;
+    const char *family = l->type->family;
+    if (str_eq(family, "linear"))
+        *s = SHAPE(a->in_features);
+    else if (str_eq(family, "conv") || str_eq(family, "conv_transpose"))
+        *s = l->type->spatial == 2 ? SHAPE(a->in_channels, -1, -1) : SHAPE(a->in_channels, -1);
+    else if (str_eq(l->type->name, "BatchNorm2d") || str_eq(family, "instance_norm"))
+        *s = SHAPE(a->num_features, -1, -1);
+    else if (str_eq(family, "layer_norm"))
+        *s = a->normalized_shape;
+    else
+        return false;
+    return true;
+}
+
+bool model_input_shape_hint(const struct model *m, struct shape *sample)
+{
+    for (int i = 0; i < m->n_layers; i++)
+        if (reads(&m->layers[i], -1) && layer_hint(&m->layers[i], sample))
+            return true;
+    return false;
+}
+
+/* ---- forward ---- */
+
+/* The operators put "<layer id>: " in front of their errors; this says what kind of layer it is. */
+static void blame(struct ir_program *p, const struct layer *l)
+{
+    size_t n = strlen(l->id);
+    char *text = p->err.text;
+    if (strncmp(text, l->id, n) == 0 && text[n] == ':' && text[n + 1] == ' ')
+        memmove(text, text + n + 2, strlen(text + n + 2) + 1);
+    err_prefix(&p->err, "layer \"%s\" (%s)", l->id, l->type->name);
+}
+
+/* What a source stands for: an input, or what a layer gave. */
+static int value_of(int source, const int *inputs, const int *values)
+{
+    return source < 0 ? inputs[-1 - source] : values[source];
+}
+
+static int sources_max(const struct model *m)
+{
+    int n = 0;
+    for (int i = 0; i < m->n_layers; i++)
+        n = m->layers[i].n_sources > n ? m->layers[i].n_sources : n;
+    return n;
+}
+
+static void
+layers_run(const struct model *m, struct layer_run *r, const int *inputs, int *values, int *in)
+{
+    for (int i = 0; i < m->n_layers && r->p->err.status == ST_OK; i++) {
+        const struct layer *l = &m->layers[m->order[i]];
+        for (int k = 0; k < l->n_sources; k++)
+            in[k] = value_of(l->source[k], inputs, values);
+        r->layer = l;
+        r->in = in;
+        r->n_in = l->n_sources;
+        r->p->node = l->node;
+        values[m->order[i]] = l->type->forward(r);
+        if (r->p->err.status != ST_OK)
+            blame(r->p, l);
+    }
+}
+
+/* The storage behind an output counts as logits, unless it is an input or a variable. */
+static void outputs_mark(const struct model *m, struct ir_program *p, const int *outputs)
+{
+    for (int i = 0; i < m->n_outputs; i++) {
+        struct ir_value *owner = ir_value_at(p, ir_storage(p, outputs[i]));
+        if (owner->kind != VALUE_TEMP)
+            continue;
+        owner->category = CATEGORY_LOGITS;
+        ir_value_at(p, outputs[i])->category = CATEGORY_LOGITS;
+    }
+}
+
+enum status model_forward(
+    const struct model *m, struct ir_program *p, const int *inputs, int n_inputs, bool training,
+    int rng, int *outputs, struct err *e)
+{
+    struct layer_run r = {.p = p, .training = training, .rng = rng};
+    TRY(ir_status(p, e));
+    if (n_inputs != m->n_inputs) {
+        (void)err_set(
+            e, ST_INVALID, "the model takes %d inputs, and got %d", m->n_inputs, n_inputs);
+        if (e)
+            err_node(e, m->node_id, "SequentialModel");
+        return ST_INVALID;
+    }
+    int *values = mem_alloc(((size_t)m->n_layers + 1) * sizeof *values);
+    int *in = mem_alloc(((size_t)sources_max(m) + 1) * sizeof *in);
+    int node = p->node;
+    layers_run(m, &r, inputs, values, in);
+    p->node = node;
+    for (int i = 0; i < m->n_outputs; i++)
+        outputs[i] =
+            p->err.status == ST_OK ? value_of(m->outputs[i].source, inputs, values) : IR_NONE;
+    mem_free(values);
+    mem_free(in);
+    if (p->err.status == ST_OK)
+        outputs_mark(m, p, outputs);
+    else
+        err_node(&p->err, m->node_id, "SequentialModel");
+    return ir_status(p, e);
+}
+
+/* ---- starting values ---- */
+
+void model_init_var(const struct model *m, int var, void *data, uint64_t seed)
+{
+    const struct ir_var *v = &m->vars->list.data[var];
+    for (int i = 0; i < m->n_layers; i++) {
+        const struct layer *l = &m->layers[i];
+        for (int slot = 0; slot < SLOT_COUNT; slot++)
+            if (l->var[slot] == var)
+                init_fill(&l->init[slot], v->name, seed, v->dtype, shape_count(&v->shape), data);
+    }
+}
+
+/* ---- the default ---- */
+
+const char *model_default_layers(void)
+{
+    return "{\"version\":2,\"nodes\":["
+           "{\"id\":\"in\",\"type\":\"Input\",\"ports\":[{\"id\":\"p_x\",\"name\":\"x\"}]},"
+           "{\"id\":\"c1\",\"type\":\"Conv2d\",\"params\":{\"in_channels\":1,\"out_channels\":32,"
+           "\"kernel_size\":3,\"stride\":1,\"padding\":1}},"
+           "{\"id\":\"r1\",\"type\":\"ReLU\"},"
+           "{\"id\":\"p1\",\"type\":\"MaxPool2d\",\"params\":{\"kernel_size\":2,\"stride\":2}},"
+           "{\"id\":\"c2\",\"type\":\"Conv2d\",\"params\":{\"in_channels\":32,\"out_channels\":64,"
+           "\"kernel_size\":3,\"stride\":1,\"padding\":1}},"
+           "{\"id\":\"r2\",\"type\":\"ReLU\"},"
+           "{\"id\":\"p2\",\"type\":\"MaxPool2d\",\"params\":{\"kernel_size\":2,\"stride\":2}},"
+           "{\"id\":\"f\",\"type\":\"Flatten\"},"
+           "{\"id\":\"l1\",\"type\":\"Linear\",\"params\":{\"in_features\":3136,"
+           "\"out_features\":128}},"
+           "{\"id\":\"r3\",\"type\":\"ReLU\"},"
+           "{\"id\":\"l2\",\"type\":\"Linear\",\"params\":{\"in_features\":128,"
+           "\"out_features\":10}},"
+           "{\"id\":\"out\",\"type\":\"Output\",\"ports\":[{\"id\":\"p_y\",\"name\":\"y\"}]}],"
+           "\"edges\":["
+           "{\"source\":\"in\",\"sourceHandle\":\"p_x\",\"target\":\"c1\"},"
+           "{\"source\":\"c1\",\"target\":\"r1\"},"
+           "{\"source\":\"r1\",\"target\":\"p1\"},"
+           "{\"source\":\"p1\",\"target\":\"c2\"},"
+           "{\"source\":\"c2\",\"target\":\"r2\"},"
+           "{\"source\":\"r2\",\"target\":\"p2\"},"
+           "{\"source\":\"p2\",\"target\":\"f\"},"
+           "{\"source\":\"f\",\"target\":\"l1\"},"
+           "{\"source\":\"l1\",\"target\":\"r3\"},"
+           "{\"source\":\"r3\",\"target\":\"l2\"},"
+           "{\"source\":\"l2\",\"target\":\"out\",\"targetHandle\":\"p_y\"}]}";
+}
