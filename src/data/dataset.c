@@ -148,7 +148,7 @@ static bool search_all(struct search *s, const struct dataset_spec *spec)
     return search_below(s, spec->system_dir ? spec->system_dir : "/usr/share/datasets");
 }
 
-static void not_found(const struct search *s, const struct dataset_spec *spec, struct err *e)
+static void not_found(const struct search *s, struct err *e)
 {
     const struct known *k = s->known;
     err_set(e, ST_NOT_FOUND, "the files of data set %s are not on this machine", k->name);
@@ -157,7 +157,6 @@ static void not_found(const struct search *s, const struct dataset_spec *spec, s
     path_join(snug_home(), "data", home, sizeof home);
     char folder[1200];
     path_join(home, k->folders, folder, sizeof folder);
-    (void)spec;
     if (k->package)
         err_hint(
             e, "Install the Debian package (sudo apt-get install %s), or put %s into %s.",
@@ -178,7 +177,7 @@ enum status dataset_find(const struct dataset_spec *spec, char *folder, size_t c
     str_init(&s.tried);
     bool found = search_all(&s, spec);
     if (!found)
-        not_found(&s, spec, e);
+        not_found(&s, e);
     str_release(&s.tried);
     return found ? ST_OK : ST_NOT_FOUND;
 }

@@ -498,9 +498,9 @@ TEST(arrays, "float targets, no targets and no samples are data sets too; nonsen
     CHECK_OK(dataset_from_arrays(&a, &d, &e), &e);
     CHECK_EQ(dataset_host_bytes(d), 40);
     dataset_target(d, 1, got);
-    CHECK_NEAR(got[1], 10, 0);
+    CHECK_NEAR((double)got[1], 10, 0);
     const float *numbers = dataset_numbers(d, 1);
-    CHECK_NEAR(numbers[2], 6, 0);
+    CHECK_NEAR((double)numbers[2], 6, 0);
     dataset_free(d);
     a.target = DATA_NONE;
     CHECK_OK(dataset_from_arrays(&a, &d, &e), &e);

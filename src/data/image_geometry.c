@@ -121,7 +121,7 @@ static void map_point(const double m[6], double x, double y, double *ox, double 
 /* Size of the box around the rotated corners; the matrix is moved to its middle. */
 static void expand_box(double m[6], int w, int h, int *out_w, int *out_h)
 {
-    double lo_x = INFINITY, lo_y = INFINITY, hi_x = -INFINITY, hi_y = -INFINITY;
+    double lo_x = HUGE_VAL, lo_y = HUGE_VAL, hi_x = -HUGE_VAL, hi_y = -HUGE_VAL;
     for (int i = 0; i < 4; i++) {
         double x, y;
         map_point(m, i & 1 ? w : 0, i & 2 ? h : 0, &x, &y);

@@ -302,7 +302,7 @@ TEST(sequential, "without shuffle the samples come in the order of the files, in
         static struct epoch got;
         run_epoch(l, epoch, 0, &got);
         for (int i = 0; i < 6; i++)
-            CHECK_NEAR(got.x[i], i, 0);
+            CHECK_NEAR((double)got.x[i], i, 0);
     }
     loader_free(l);
     dataset_free(d);

@@ -256,8 +256,8 @@ TEST(padding_after_normalize, "constant padding behind Normalize is 0, not a nor
     float out[3 * 64 * 64];
     int64_t shape[3];
     apply(&t, 4, 4, 1, 0, 0, out, shape); /* 4 + 2*2 = 8: the crop is the padded image */
-    CHECK_NEAR(out[0], 0, 0);
-    CHECK_NEAR(out[2 * 8 + 2], -1, 0); /* the ramp begins with 0 */
+    CHECK_NEAR((double)out[0], 0, 0);
+    CHECK_NEAR((double)out[2 * 8 + 2], -1, 0); /* the ramp begins with 0 */
 }
 
 TEST(custom_normalize, "Custom takes lists, one number for all channels, and refuses a std of 0")
@@ -266,8 +266,8 @@ TEST(custom_normalize, "Custom takes lists, one number for all channels, and ref
     struct transform t = {0};
     CHECK_OK(transform_normalize(&t, "Custom", "0.1, 0.2,0.3", "0.5", &e), &e);
     CHECK_EQ(t.step[0].normalize.n, 3);
-    CHECK_NEAR(t.step[0].normalize.mean[2], 0.3, 1e-7);
-    CHECK_NEAR(t.step[0].normalize.std[2], 0.5, 0);
+    CHECK_NEAR((double)t.step[0].normalize.mean[2], 0.3, 1e-7);
+    CHECK_NEAR((double)t.step[0].normalize.std[2], 0.5, 0);
     static const char *const bad[][2] = {{"", "0.5"},        {"a", "0.5"},    {"0.5", "0"},
                                          {"0.5", "nan"},     {"1,2,", "1"},   {"1,2", "1,2,3"},
                                          {"1,2,3,4,5", "1"}, {"0.5", "0.5,0"}};
