@@ -86,10 +86,10 @@ static void collect(struct ir_grad *g, int *grad_of_var)
         /* A dense storage of its own: a view or somebody else's gradient cannot be one. */
         int made = ir_contiguous(p, g->gradient[i]);
         grad_of_var[v.var] = made;
-        if (made != IR_NONE)
+        if (made != IR_NONE && p->values.data[made].kind == VALUE_TEMP) {
             p->values.data[ir_storage(p, made)].category = CATEGORY_GRADIENTS;
-        if (made != IR_NONE)
             p->values.data[made].category = CATEGORY_GRADIENTS;
+        }
     }
 }
 

@@ -35,7 +35,9 @@ static enum status storage_check(const struct ir_program *p, int i, struct err *
     bool bad = v->offset < 0;
     for (int d = 0; d < v->shape.rank && count > 0; d++) {
         bad = bad || v->stride[d] < 0;
-        last += (v->shape.dim[d] - 1) * v->stride[d];
+        int64_t reach;
+        bad = bad || __builtin_mul_overflow(v->shape.dim[d] - 1, v->stride[d], &reach) ||
+              __builtin_add_overflow(last, reach, &last);
     }
     if (bad || (count > 0 && last >= shape_count(&p->values.data[v->base].shape)))
         return err_set(e, ST_INTERNAL, "view %%%d leaves the storage of %%%d", i, v->base);

@@ -40,8 +40,11 @@ void grad_reduce(struct ir_grad *g, const struct ir_op *op)
     struct shape x = value_shape(p, op->in[0]);
     struct shape kept = reduced(&x, op->attr.reduce.dims, true);
     int dy = grad_out(g, op, 0);
-    if (op->code == OP_MEAN)
-        dy = ir_affine(p, dy, (double)shape_count(&kept) / (double)shape_count(&x), 0);
+    if (op->code == OP_MEAN) { /* divided, not multiplied by the inverse: PyTorch's rounding */
+        double n = (double)shape_count(&x) / (double)shape_count(&kept);
+        enum dtype t = p->values.data[dy].dtype;
+        dy = ir_cast(p, ir_binary(p, OP_DIV, dy, ir_fill(p, shape_scalar(), n)), t);
+    }
     ir_grad_add(g, op->in[0], ir_expand(p, ir_reshape(p, dy, kept), x));
 }
 
