@@ -6,8 +6,8 @@
  *   <name>/version        "3\n"
  *   <name>/byteorder      "little"
  * What we write is read by torch.load of PyTorch 1.13 and newer. With weights_only=True: not where
- * the tree holds a PT_DICT_COUNTER or PT_BYTES (as with PyTorch's own files), and PyTorch 1.13 reads
- * no floats in that mode, whoever wrote them; state dicts have none.
+ * the tree holds a PT_DICT_COUNTER or PT_BYTES (as with PyTorch's own files), and PyTorch 1.13
+ * reads no floats in that mode, whoever wrote them; state dicts have none.
  *
  * The older format (one pickle after another, not a zip file) is recognised and refused.
  *
