@@ -164,7 +164,7 @@ enum status safetensors_header_read(
     json_t *root = NULL;
     *h = (struct safetensors_header){0};
     arena_init(&h->arena);
-    TRY(json_parse(json, n, "the header", &root, e));
+    TRY(json_parse(json, n, "header", &root, e));
     enum status st = read_entries(root, data_bytes, h, e);
     json_decref(root);
     return st;
