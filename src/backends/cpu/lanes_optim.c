@@ -9,13 +9,25 @@ struct place {
     vf w, s0, s1, s2, g;
 };
 
+/* In one rounding on every instruction set: updates have the same bits on all of them. */
+VEC_FN vf fused(vf a, vf b, vf c)
+{
+#if VEC_LANES == 4
+    for (int i = 0; i < VL; i++)
+        c[i] = fmaf(a[i], b[i], c[i]);
+    return c;
+#else
+    return vfma(a, b, c);
+#endif
+}
+
 VEC_FN vf lerp_up(vf average, vf g, float keep, float take) /* average keep + g take */
 {
-    return vfma(g, vset(take), average * keep);
+    return fused(g, vset(take), average * keep);
 }
 VEC_FN vf square_up(vf average, vf g, float keep, float take) /* average keep + (take g) g */
 {
-    return vfma(take * g, g, average * keep);
+    return fused(take * g, g, average * keep);
 }
 
 VEC_FN void sgd(const struct optim_step *s, struct place *p)
@@ -23,9 +35,9 @@ VEC_FN void sgd(const struct optim_step *s, struct place *p)
     vf d = p->g;
     if (s->momentum != 0) {
         p->s0 = s->first ? d : lerp_up(p->s0, d, s->momentum, s->one_dampening);
-        d = s->nesterov ? vfma(p->s0, vset(s->momentum), d) : p->s0;
+        d = s->nesterov ? fused(p->s0, vset(s->momentum), d) : p->s0;
     }
-    p->w = vfma(d, vset(s->size), p->w);
+    p->w = fused(d, vset(s->size), p->w);
 }
 
 VEC_FN vf larger(vf a, vf b) /* NaN propagates */
@@ -50,12 +62,12 @@ VEC_FN void rmsprop(const struct optim_step *s, struct place *p)
     vf second = p->s0, *average = s->momentum > 0 ? &p->s2 : &p->s1;
     if (s->centered) {
         *average = lerp_up(*average, p->g, s->beta2, s->one_beta2);
-        second = vfma(-1.0f * *average, *average, second);
+        second = fused(-1.0f * *average, *average, second);
     }
     vf denom = vsqrt(second) + s->eps;
     if (s->momentum > 0) {
         p->s1 = p->s1 * s->momentum + p->g / denom;
-        p->w = vfma(p->s1, vset(s->size), p->w);
+        p->w = fused(p->s1, vset(s->size), p->w);
     } else {
         p->w = p->w + s->size * p->g / denom;
     }
@@ -63,7 +75,7 @@ VEC_FN void rmsprop(const struct optim_step *s, struct place *p)
 
 VEC_FN void adagrad(const struct optim_step *s, struct place *p)
 {
-    p->s0 = vfma(p->g, p->g, p->s0);
+    p->s0 = fused(p->g, p->g, p->s0);
     p->w = p->w + s->size * p->g / (vsqrt(p->s0) + s->eps);
 }
 
@@ -99,14 +111,14 @@ VEC_FN void rprop(const struct optim_step *s, struct place *p)
     vf size = p->s1 * factor;
     p->s1 = vmin(vset(s->step_max), vmax(vset(s->step_min), size));
     vf g = vsel(factor == vset(s->eta_minus), vset(0), p->g);
-    p->w = vfma(-1.0f * sign_of(g), p->s1, p->w);
+    p->w = fused(-1.0f * sign_of(g), p->s1, p->w);
     p->s0 = g;
 }
 
 VEC_FN void asgd(const struct optim_step *s, struct place *p)
 {
     p->w = p->w * s->shrink;
-    p->w = vfma(p->g, vset(s->size), p->w);
+    p->w = fused(p->g, vset(s->size), p->w);
     p->s0 = s->mu != 1 ? p->s0 + (p->w - p->s0) * s->mu : p->w;
 }
 
@@ -118,7 +130,7 @@ VEC_FN void step_of(enum optim_kind kind, const struct optim_step *s, struct pla
     if (kind == OPTIM_ADAMW)
         p->w = p->w * s->shrink;
     else if (s->decays)
-        p->g = vfma(p->w, vset(s->decay), p->g);
+        p->g = fused(p->w, vset(s->decay), p->g);
     switch (kind) {
     case OPTIM_SGD:
         sgd(s, p);
