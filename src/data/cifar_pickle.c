@@ -11,7 +11,14 @@
 
 #include <string.h>
 
-enum { PIXELS = 3072, VALUES_MAX = 1 << 18, LISTS_MAX = 1024, STRING_MAX = 4096, KEY_MAX = 24 };
+enum {
+    PIXELS = 3072,
+    VALUES_MAX = 1 << 18,
+    LISTS_MAX = 1024,
+    STRING_MAX = 4096,
+    MEMO_GAP_MAX = 4096,
+    KEY_MAX = 24
+};
 
 enum kind { OTHER, MARK, TRUE_, INT, STRING, PIXEL_BLOB, TUPLE, LIST, DICT, GLOBAL, ARRAY };
 
@@ -303,7 +310,8 @@ static enum status op_build(struct machine *m)
 
 static enum status op_put(struct machine *m, uint64_t index)
 {
-    if (m->stack.n == 0 || index >= VALUES_MAX)
+    /* Writers count upwards, so a far index is no memo but a way to ask for memory. */
+    if (m->stack.n == 0 || index >= VALUES_MAX || index > m->memo.n + MEMO_GAP_MAX)
         return bad(m, "its memo is malformed");
     while (m->memo.n <= index)
         vec_push(&m->memo, (struct value){.kind = OTHER});
