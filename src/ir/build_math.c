@@ -169,10 +169,70 @@ int ir_conv(struct ir_program *p, int x, int w, int bias, const struct conv_attr
     return added ? ir_squeeze(p, y, 0) : y;
 }
 
-static int64_t transposed_size(const struct conv_attr *a, int i, int64_t n, int64_t extra)
+/* Sets the size of the result along spatial dimension i, `extra` longer than the smallest one.
+ * Below the stride that is a size the forward convolution rounds away; from there on (PyTorch
+ * allows less than the dilation) it takes back some of the upper padding. Returns how many rows are
+ * left that no input reaches: zeros, to be appended. */
+static int64_t transposed_size(struct conv_attr *a, int i, int64_t n, int64_t extra)
 {
-    return (n - 1) * a->stride[i] - a->pad_low[i] - a->pad_high[i] +
-           a->dilation[i] * (a->kernel[i] - 1) + extra + 1;
+    int64_t unpadded = (n - 1) * a->stride[i] + a->dilation[i] * (a->kernel[i] - 1) + 1;
+    int64_t unreached = 0;
+    a->input[i] = unpadded - a->pad_low[i] - a->pad_high[i] + extra;
+    if (extra >= a->stride[i]) {
+        int64_t back = extra < a->pad_high[i] ? extra : a->pad_high[i];
+        a->pad_high[i] -= back;
+        unreached = extra - back >= a->stride[i] ? extra - back : 0;
+        a->input[i] -= unreached;
+    }
+    return unreached;
+}
+
+/* Sets a->input and unreached[]; false when the sizes are refused. */
+static bool transposed_sizes(
+    struct ir_program *p, struct conv_attr *a, const struct shape *x,
+    const int64_t output_padding[2], int64_t unreached[2])
+{
+    int64_t limit = (int64_t)1 << 30;
+    a->input[0] = 1;
+    for (int i = 2 - a->spatial; i < 2 && x->rank == a->spatial + 2; i++) {
+        int64_t n = x->dim[x->rank - 2 + i], extra = output_padding ? output_padding[i] : 0;
+        if (n > limit || a->stride[i] > limit || a->dilation[i] > limit || a->kernel[i] > limit) {
+            (void)ir_refuse(p, ST_INVALID, "a transposed convolution of %s is too large", TEXT(*x));
+            return false;
+        }
+        if (extra < 0 || (extra >= a->stride[i] && extra >= a->dilation[i])) {
+            (void)ir_refuse(
+                p, ST_INVALID,
+                "output padding must be smaller than either stride or dilation, got "
+                "output_padding=%lld, "
+                "stride=%lld, dilation=%lld",
+                (long long)extra, (long long)a->stride[i], (long long)a->dilation[i]);
+            return false;
+        }
+        unreached[i] = transposed_size(a, i, n, extra);
+    }
+    return true;
+}
+
+/* The result with the rows appended that no input reaches, and the bias on all of it. */
+static int extended(struct ir_program *p, int y, int bias, const int64_t unreached[2])
+{
+    if (ir_idle(p, y))
+        return IR_NONE;
+    for (int i = 0; i < 2; i++) {
+        union op_attr attr = {.view = {.shape = value_shape(p, y), .step = 1}};
+        attr.view.dim = attr.view.shape.rank - 2 + i;
+        attr.view.length = attr.view.shape.dim[attr.view.dim];
+        attr.view.shape.dim[attr.view.dim] += unreached[i];
+        if (unreached[i] && (y = ir_emit(p, OP_SLICE_GRAD, &y, 1, &attr)) == IR_NONE)
+            return IR_NONE;
+    }
+    if (bias == IR_NONE)
+        return y;
+    struct shape along = value_shape(p, y);
+    for (int i = 0; i < along.rank; i++)
+        along.dim[i] = i == 1 ? along.dim[1] : 1;
+    return ir_binary(p, OP_ADD, y, ir_reshape(p, bias, along));
 }
 
 int ir_conv_transpose(
@@ -182,31 +242,20 @@ int ir_conv_transpose(
     if (ir_idle(p, x) || ir_idle(p, w))
         return IR_NONE;
     union op_attr full = {.conv = conv_full(attr)};
-    struct conv_attr *a = &full.conv;
+    int64_t unreached[2] = {0};
     bool added;
-    x = batched(p, x, a->spatial, &added);
+    x = batched(p, x, full.conv.spatial, &added);
     if (ir_idle(p, x))
         return IR_NONE;
     struct shape sx = value_shape(p, x), sw = value_shape(p, w);
-    int64_t limit = (int64_t)1 << 30;
-    kernel_sizes(a, &sw);
-    a->input[0] = 1;
-    for (int i = 2 - a->spatial; i < 2 && sx.rank == a->spatial + 2; i++) {
-        int64_t n = sx.dim[a->spatial == 2 ? 2 + i : 1 + i],
-                extra = output_padding ? output_padding[i] : 0;
-        if (extra < 0 || extra >= a->stride[i])
-            return ir_refuse(
-                p, ST_INVALID,
-                "output padding must be smaller than stride, got output_padding=%lld, "
-                "stride=%lld",
-                (long long)extra, (long long)a->stride[i]);
-        if (n > limit || a->stride[i] > limit || a->dilation[i] > limit || a->kernel[i] > limit)
-            return ir_refuse(
-                p, ST_INVALID, "a transposed convolution of %s is too large", TEXT(sx));
-        a->input[i] = transposed_size(a, i, n, extra);
-    }
+    kernel_sizes(&full.conv, &sw);
+    if (!transposed_sizes(p, &full.conv, &sx, output_padding, unreached))
+        return IR_NONE;
+    bool whole = unreached[0] == 0 && unreached[1] == 0;
     int in[] = {x, w, bias};
-    int y = ir_emit(p, OP_CONV_DGRAD, in, bias == IR_NONE ? 2 : 3, &full);
+    int y = ir_emit(p, OP_CONV_DGRAD, in, whole && bias != IR_NONE ? 3 : 2, &full);
+    if (!whole)
+        y = extended(p, y, bias, unreached);
     return added ? ir_squeeze(p, y, 0) : y;
 }
 

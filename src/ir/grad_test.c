@@ -85,6 +85,24 @@ TEST(conv_gradients, "a convolution and its transpose are each other's gradients
     world_close(&w);
 }
 
+TEST(
+    conv_transpose_extended,
+    "an output padding from the stride up to the dilation is zeros and bias")
+{
+    struct world w;
+    world_open(&w);
+    struct conv_attr a = {.dilation = {3, 3}, .pad_high = {0, 2}, .spatial = 2};
+    int x = world_param(&w, "x", SHAPE(2, 4, 5, 5)), k = world_param(&w, "k", SHAPE(4, 3, 2, 2));
+    int c = world_param(&w, "c", SHAPE(3));
+    int y = ir_conv_transpose(w.p, x, k, c, &a, (int64_t[]){2, 2});
+    check_shape(&w, y, SHAPE(2, 3, 10, 8));
+    struct back b = backward(&w, y);
+    for (int i = 0; i < 3; i++)
+        CHECK(b.grad[i] != IR_NONE);
+    CHECK_EQ(world_count(&w, OP_SLICE_GRAD), 1);
+    world_close(&w);
+}
+
 /* One parameter through everything that has one operand. */
 TEST(unary_gradients, "every differentiable operator of one operand has a gradient")
 {

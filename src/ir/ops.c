@@ -16,7 +16,6 @@
 #define grad_prelu_grad NULL
 #define grad_argmax NULL
 #define grad_count_correct NULL
-#define grad_slice_grad NULL
 #define grad_fill NULL
 #define grad_embedding_grad NULL
 #define grad_loss_grad NULL

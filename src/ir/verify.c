@@ -228,8 +228,10 @@ enum status ir_verify(const struct ir_program *p, struct err *e)
     enum status st = ir_status(p, w.e);
     if (st == ST_OK) {
         st = walk_all(&w);
-        if (st != ST_OK)
+        if (st != ST_OK) { /* a shape rule's refusal is our own fault here */
+            st = w.e->status = ST_INTERNAL;
             err_prefix(w.e, "program \"%s\"", p->name);
+        }
     }
     mem_free(w.defined);
     mem_free(w.current);

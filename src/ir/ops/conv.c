@@ -151,8 +151,13 @@ enum status shape_conv_dgrad(
     if (__builtin_mul_overflow(w->shape.dim[1], a->groups, &out->shape.dim[1]))
         return err_set(e, ST_INVALID, "%lld groups are too many", (long long)a->groups);
     TRY(bias_check(op_in(p, op, 2), out->shape.dim[1], e));
-    for (int i = first_spatial(a); i < 2; i++)
+    for (int i = first_spatial(a); i < 2; i++) {
         out->shape.dim[axis_of(a, i)] = a->input[i];
+        if (a->input[i] < 1)
+            return err_set(
+                e, ST_INVALID, "given input size %s, calculated output size %lld is too small",
+                TEXT(dy->shape), (long long)a->input[i]);
+    }
     struct shape back = dy->shape;
     TRY(spatial_sizes(a, &out->shape, &w->shape, &back, e));
     if (!shape_eq(&back, &dy->shape))

@@ -280,6 +280,14 @@ void grad_slice(struct ir_grad *g, const struct ir_op *op)
     ir_grad_add(g, op->in[0], ir_emit(p, OP_SLICE_GRAD, &dy, 1, &attr));
 }
 
+void grad_slice_grad(struct ir_grad *g, const struct ir_op *op)
+{
+    const struct view_attr *a = &op->attr.view;
+    int dy = grad_out(g, op, 0);
+    ir_grad_add(
+        g, op->in[0], ir_slice(ir_grad_program(g), dy, a->dim, a->start, a->length, a->step));
+}
+
 void grad_concat(struct ir_grad *g, const struct ir_op *op)
 {
     struct ir_program *p = ir_grad_program(g);
