@@ -212,8 +212,11 @@ static void visit(struct laying *w, struct ir_op *op)
 static void restore_outputs(struct laying *w)
 {
     struct ir_program *p = w->r.p;
-    for (size_t i = 0; i < p->outputs.n; i++)
-        p->outputs.data[i] = in_layout(w, p->outputs.data[i], LAYOUT_ROW);
+    for (size_t i = 0; i < p->outputs.n; i++) {
+        int v = p->outputs.data[i], row = in_layout(w, v, LAYOUT_ROW);
+        ir_value_at(p, row)->name = ir_value_at(p, v)->name; /* outputs are found by name */
+        p->outputs.data[i] = row;
+    }
 }
 
 enum status pass_layout(struct ir_program *p, const struct layout_options *o, struct err *e)
