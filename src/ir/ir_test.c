@@ -238,6 +238,9 @@ TEST(optimizer_states, "every optimizer's states are one table")
             .optim = {
                 .kind = (enum optim_kind)kind, .momentum = 0.9, .amsgrad = true, .centered = true}};
         struct shape s = SHAPE(3, 4);
+        bool rates = kind == OPTIM_RPROP || kind == OPTIM_ASGD;
+        if (rates)
+            CHECK_NEAR(optim_state_start(&attr.optim, 1, 0.5), 0.5, 0);
         int in[8] = {world_param(&w, optim_name(attr.optim.kind), s)};
         int n = optim_state_count(&attr.optim);
         for (int i = 0; i < n; i++)

@@ -3,13 +3,15 @@
 
 #include "base/err.h"
 
+enum start { START_ZERO, START_ONE, START_RATE };
+
 struct row {
     enum optim_kind kind;
     bool (*exists)(const struct optim_attr *a);
     const char *name;
     bool scalar;
     enum dtype dtype;
-    double start;
+    enum start start;
 };
 
 /* One predicate a row, named by its line. */
@@ -26,7 +28,7 @@ struct row {
 
 static const struct row rows[] = {
 #define X(kind, when, name, scalar, dtype, start)                                                  \
-    {OPTIM_##kind, JOIN(exists_, __LINE__), name, scalar, DT_##dtype, start},
+    {OPTIM_##kind, JOIN(exists_, __LINE__), name, scalar, DT_##dtype, START_##start},
 #include "ir/optim_states.def"
 #undef X
 };
@@ -77,7 +79,8 @@ enum dtype optim_state_dtype(const struct optim_attr *a, int i)
     return row_at(a, i)->dtype;
 }
 
-double optim_state_start(const struct optim_attr *a, int i)
+double optim_state_start(const struct optim_attr *a, int i, double rate)
 {
-    return row_at(a, i)->start;
+    enum start start = row_at(a, i)->start;
+    return start == START_RATE ? rate : start == START_ONE ? 1 : 0;
 }
