@@ -8,6 +8,7 @@
 #ifndef BACKENDS_BACKEND_H
 #define BACKENDS_BACKEND_H
 
+#include "base/json.h"
 #include "ir/program.h"
 
 /* Operands of one call. in[i].data == NULL: that optional operand is absent. */
@@ -36,6 +37,7 @@ enum isa { ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 };
 /* What this process uses: the machine's best, or SNUG_ISA=portable|avx2|avx512. Read once. */
 enum isa cpu_isa(void);
 const char *isa_name(enum isa i);
+json_t *cpu_libraries_json(void); /* {"onednn": "2.6.3", ...}; a new reference */
 int cpu_threads(void);          /* of the one pool (libgomp) */
 void cpu_threads_set(int n);
 

@@ -5,6 +5,8 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* ---- compiling ---- */
 
@@ -79,6 +81,8 @@ static int64_t var_bytes(const struct ir_var *v)
 static void list_vars(struct exec *x)
 {
     size_t n = x->vars->list.n;
+    if (x->options.lender)
+        x->held_bytes = x->options.lender->plan.persistent_bytes;
     x->persistent = ARENA_ARRAY(&x->memory, struct mem_plan_buffer, n + 1);
     x->var_data = ARENA_ARRAY(&x->memory, void *, n + 1);
     x->var_blocks = ARENA_ARRAY(&x->memory, struct mem_block *, n + 1);
@@ -106,7 +110,7 @@ enum status exec_new(
         TRY_OUT(compile_program(x, i, programs[i], e));
     x->plan = (struct mem_plan_set){
         .persistent = x->persistent,
-        .persistent_n = vars->list.n,
+        .persistent_n = x->options.lender ? 0 : vars->list.n,
         .programs = x->plan_programs,
         .programs_n = (size_t)n_programs};
     TRY_OUT(mem_plan_set_make(&x->plan, NULL, e));
@@ -183,7 +187,7 @@ static enum status map_planned(struct exec *x, struct err *e)
     void *p;
     TRY(mem_source_take(&x->source, x->arena_bytes, &p, e));
     x->arena = p;
-    for (size_t i = 0; i < x->vars->list.n; i++)
+    for (size_t i = 0; i < x->plan.persistent_n; i++)
         x->var_data[i] = x->arena + x->plan.persistent_offset_bytes[i];
     for (int k = 0; k < x->n_programs; k++) {
         struct exec_program *program = &x->programs[k];
@@ -199,7 +203,7 @@ static enum status map_planned(struct exec *x, struct err *e)
 static enum status map_dynamic(struct exec *x, struct err *e)
 {
     x->pool = mem_pool_new(&x->source);
-    for (size_t i = 0; i < x->vars->list.n; i++) {
+    for (size_t i = 0; i < x->plan.persistent_n; i++) {
         const struct ir_var *v = &x->vars->list.data[i];
         struct mem_tag tag = {.what = category_name(v->category), .node = v->name};
         TRY(mem_pool_alloc(x->pool, var_bytes(v), tag, &x->var_blocks[i], e));
@@ -214,12 +218,25 @@ enum status exec_map(struct exec *x, struct err *e)
 {
     /* The budget is the plan's: the tail and the page rounding of the mapping are not counted. */
     int64_t budget = x->options.budget_bytes;
-    if (budget && x->options.storage == EXEC_PLANNED && x->plan.peak_bytes > budget)
+    if (budget && x->options.storage == EXEC_PLANNED && x->report.peak_bytes > budget)
         return err_set(
             e, ST_OOM, "the plan needs %lld bytes, more than the %lld allowed",
-            (long long)x->plan.peak_bytes, (long long)budget);
+            (long long)x->report.peak_bytes, (long long)budget);
     mem_source_init_host(&x->source, x->options.storage == EXEC_PLANNED ? 0 : budget);
+    for (size_t i = 0; x->options.lender && i < x->options.lender->plan.persistent_n; i++)
+        x->var_data[i] = x->options.lender->var_data[i];
     return x->options.storage == EXEC_PLANNED ? map_planned(x, e) : map_dynamic(x, e);
+}
+
+void exec_trim(struct exec *x)
+{
+    if (!x->arena)
+        return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = ((uintptr_t)x->arena + (uintptr_t)x->plan.persistent_bytes + page - 1) / page * page;
+    uintptr_t to = ((uintptr_t)x->arena + (uintptr_t)x->arena_bytes) / page * page;
+    if (to > from)
+        (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
 void *exec_var(struct exec *x, int var)
@@ -274,6 +291,8 @@ static void see_address(struct exec *x, const void *p, int64_t bytes, bool has_z
     if (has_zone)
         high += EXEC_RED_ZONE;
     high = (high + MEM_PLAN_ALIGNMENT - 1) / MEM_PLAN_ALIGNMENT * MEM_PLAN_ALIGNMENT;
+    if (!has_zone && high > x->measured_var_bytes)
+        x->measured_var_bytes = high;
     if (high > x->measured_bytes)
         x->measured_bytes = high;
 }
@@ -396,7 +415,7 @@ enum status exec_run(struct exec *x, int index, struct err *e)
             st = run_call(x, program, i, e);
         if (dynamic)
             end_dynamic(x, program, i);
-        else if (!program->seen)
+        else if (!program->seen && program->calls[i].kernel)
             see_call(x, program, &program->calls[i]);
     }
     exec_library_watch(false);
@@ -481,5 +500,6 @@ int64_t exec_peak_measured(const struct exec *x)
 {
     if (x->options.storage == EXEC_DYNAMIC)
         return mem_pool_stats(x->pool)->live_bytes_peak + x->overrun_bytes + x->library_bytes_peak;
-    return x->measured_bytes + x->overrun_bytes + x->library_bytes_peak;
+    int64_t lent = x->options.lender ? x->options.lender->measured_var_bytes : 0;
+    return lent + x->measured_bytes + x->overrun_bytes + x->library_bytes_peak;
 }

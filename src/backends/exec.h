@@ -21,6 +21,8 @@ enum exec_storage { EXEC_PLANNED, EXEC_DYNAMIC };
 struct exec_options {
     enum exec_storage storage;
     int64_t budget_bytes; /* 0 = none: exec_map fails with ST_OOM above it */
+    /* Use the variables where this exec holds them (same ir_vars); its bytes count in the peak. */
+    struct exec *lender;
 };
 
 /* `programs` stay owned by the caller and outlive the exec. Programs must have passed all passes. */
@@ -29,6 +31,9 @@ enum status exec_new(struct ir_vars *vars, struct ir_program *const *programs, i
 void exec_free(struct exec *x);
 /* Maps the arena (zeroed, huge pages advised). */
 enum status exec_map(struct exec *x, struct err *e) NODISCARD;
+
+/* Gives the temporaries' pages back to the system; variables stay. For execs that lend. */
+void exec_trim(struct exec *x);
 
 /* Where a variable, or an input or output of program `i`, lies. Valid after exec_map; outputs after
  * a run of that program and before the next run of any. */

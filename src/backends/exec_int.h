@@ -58,6 +58,8 @@ struct exec {
     char *arena;                    /* planned mode: start of the mapping */
     int64_t arena_bytes;
     void **var_data;
+    int64_t held_bytes;             /* the lender's variables */
+    int64_t measured_var_bytes;     /* high water of variables alone */
     int64_t measured_bytes;         /* high water of the addresses that kernels were handed */
     int64_t overrun_bytes;          /* most bytes a kernel wrote past an operand */
     int64_t library_bytes_peak;

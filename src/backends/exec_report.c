@@ -88,8 +88,8 @@ enum status exec_report_make(struct exec *x, struct err *e)
 {
     (void)e;
     struct exec_report *r = &x->report;
-    r->peak_bytes = x->plan.peak_bytes;
-    r->persistent_bytes = x->plan.persistent_bytes;
+    r->peak_bytes = x->held_bytes + x->plan.peak_bytes;
+    r->persistent_bytes = x->held_bytes + x->plan.persistent_bytes;
     r->n_programs = x->n_programs;
     r->program_peak_bytes = ARENA_ARRAY(&x->memory, int64_t, x->n_programs + 1);
     x->timelines = ARENA_ARRAY(&x->memory, int64_t *, x->n_programs + 1);

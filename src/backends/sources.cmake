@@ -8,7 +8,8 @@ else()
     add_compile_options(-Wno-unknown-pragmas)
 endif()
 
-list(APPEND SOURCES cpu/dnnl.c cpu/isa.c cpu/kernels.c)
+list(APPEND SOURCES exec.c exec_report.c exec_storage.c interpose.c)
+list(APPEND SOURCES cpu/about.c cpu/dnnl.c cpu/isa.c cpu/kernels.c)
 list(APPEND SOURCES
     cpu/argmax.c cpu/dropout.c cpu/embed.c cpu/ew.c cpu/ew_binary.c cpu/ew_unary.c cpu/lanes.c
     cpu/loss_class.c cpu/loss_ew.c cpu/nd.c cpu/optim.c cpu/reduce.c cpu/shape.c cpu/softmax.c
@@ -26,9 +27,9 @@ if("avx512" IN_LIST SNUG_ISAS)
         "-O3;${SNUG_ISA_FLAGS_avx512};-mavx512bf16;-DISA_SUFFIX=avx512")
 endif()
 # Compiled once per instruction set; see cpu/kernels.def.
-set(ISA_SOURCES cpu/gemm.c cpu/gemm_op.c cpu/conv.c cpu/conv_own.c cpu/reorder.c)
+set(ISA_SOURCES cpu/gemm.c cpu/gemm_op.c cpu/conv.c cpu/conv_own.c cpu/pool.c cpu/reorder.c)
 list(APPEND ISA_SOURCES cpu/lanes_ew.c cpu/lanes_loss.c cpu/lanes_optim.c cpu/lanes_sum.c)
-set(TESTS cpu/kernel_test_support.c cpu/vec_test.c cpu/gemm_test.c cpu/conv_test.c cpu/reorder_test.c)
+set(TESTS cpu/kernel_test_support.c cpu/vec_test.c cpu/gemm_test.c cpu/conv_test.c cpu/pool_test.c cpu/reorder_test.c)
 
 snug_isa_objects(snug_kernels ${dir} ${ISA_SOURCES})
 list(APPEND LIBS ${snug_kernels_OBJECTS})

@@ -5,6 +5,13 @@
 #include "ir/optim_state.h"
 #include "passes/rewrite.h"
 
+/* A second training loop over the same model finds the variables of the first. */
+static int var_once(struct ir_vars *vars, const struct ir_var *made)
+{
+    int found = ir_var_find(vars, made->name);
+    return found != IR_NONE ? found : ir_var_new(vars, made);
+}
+
 void update_vars_make(
     struct ir_vars *vars, const struct optim_attr *optim, bool accumulates, const int *grad_of_var,
     size_t n, struct update_vars *out)
@@ -23,14 +30,14 @@ void update_vars_make(
             .of = (int)v, .node = param.node};
         if (accumulates) {
             made.name = arena_printf(&vars->arena, "grad:%s", param.name);
-            out->accumulator[v] = ir_var_new(vars, &made);
+            out->accumulator[v] = var_once(vars, &made);
         }
         made.category = CATEGORY_OPTIMIZER_STATE;
         for (int k = 0; k < optim_state_count(optim); k++) {
             made.name = arena_printf(&vars->arena, "%s:%s", optim_state_name(optim, k), param.name);
             made.shape = optim_state_shape(optim, k, &param.shape);
             made.dtype = optim_state_dtype(optim, k);
-            out->state[v][k] = ir_var_new(vars, &made);
+            out->state[v][k] = var_once(vars, &made);
         }
     }
 }

@@ -17,13 +17,12 @@ struct flow_model {
     const char *node_id;
     struct ir_vars vars;
     struct model *model;
-    struct exec *home;    /* whose arena holds the variables now; NULL: nowhere yet */
+    struct exec *home;    /* whose arena holds (planning: would hold) the variables; NULL: none yet */
     bool owns_home;       /* home was made for an evaluation, not by a training loop */
     struct train *trained; /* the loop that trained it last: optimizer state for savers */
     VEC(const char *) loads; /* files to load, with `strict` */
     VEC(bool) strict;
     const char *checkpoint; /* a CheckpointLoader's file: model, optimizer, schedule, scaler */
-    int64_t held_bytes;     /* what home keeps between nodes */
 };
 struct flow_dataset {
     const char *node_id;
@@ -84,7 +83,7 @@ struct run {
     struct run_options o;
     struct run_sink sink;
     struct arena memory;
-    bool planning, planned; /* planning: nodes build and plan, but touch no data */
+    bool planning, planned; /* planning: nodes build and plan, but touch no data; then all is reset */
     int64_t seed;
     VEC(struct flow_slot) slots;
     VEC(struct flow_model *) models;
@@ -93,7 +92,7 @@ struct run {
     VEC(struct loss_spec *) losses;
     VEC(struct flow_schedule *) schedules;
     VEC(struct train *) trains;
-    VEC(size_t) train_nodes;
+    VEC(struct ir_program *) programs;
     VEC(json_t *) documents;
     struct run_bill bill;
     json_t *plan;          /* by the node with the largest peak */
@@ -121,9 +120,12 @@ const struct node_exec *node_exec_find(const char *type);
 #include "runner/node_exec.def"
 #undef X
 
-/* Folds one compiled exec into the run's bill; held: bytes that other execs hold meanwhile. */
+/* While planning: folds one compiled exec into the run's bill. */
 void run_account(struct run *r, const struct graph_node *n, const struct exec *x,
-                 const struct ir_vars *vars, int64_t held_bytes, struct ir_program *const *programs);
+                 const struct ir_vars *vars, struct ir_program *const *programs);
+/* Programs that live as long as the run. */
+void run_keep_programs(struct run *r, struct ir_program *const *programs, int n);
+struct flow flow_list(struct run *r, const double *v, size_t n);
 void run_measured(struct run *r, int64_t bytes);
 void run_event(struct run *r, json_t *event); /* takes the reference */
 void run_warn(struct run *r, const struct graph_node *n, const char *kind, const char *fmt, ...)
@@ -139,10 +141,22 @@ enum status flow_loader_make(struct run *r, struct flow_dataset *d, const char *
                              const struct loader_options *o, struct flow_loader **out,
                              struct err *e) NODISCARD;
 /* model_nodes.c */
-enum status flow_model_fill(int var, void *data, void *ctx, struct err *e); /* ctx: struct flow_model * and run */
+/* Filling the variables of a model: open its files, fill each variable, close. */
 struct fill_ctx {
     struct run *run;
     struct flow_model *model;
+    struct tensorfile **files; /* one per model->loads */
 };
+enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, struct err *e) NODISCARD;
+enum status flow_model_fill(int var, void *data, void *ctx, struct err *e) NODISCARD; /* ctx: struct fill_ctx */
+enum status flow_model_carry(int var, void *data, void *ctx, struct err *e) NODISCARD; /* from its home */
+void fill_end(struct fill_ctx *c);
+/* Loads the newest file into weights that are in an arena already. */
+enum status flow_model_refill(struct run *r, struct flow_model *m, struct err *e) NODISCARD;
+/* An executor for one program over the model's variables, run outside of training: borrows the
+ * variables where they are, else becomes their home. */
+enum status flow_model_exec(struct run *r, const struct graph_node *n, struct flow_model *m,
+                            struct ir_program **programs, int n_programs, struct exec **out,
+                            struct err *e) NODISCARD;
 
 #endif

@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HEALTH_EVERY = 100 }; /* updates between two looks at mixed precision (P10) */
-
 void train_event(struct train *t, json_t *event)
 {
     if (t->sink.event)
@@ -262,9 +260,11 @@ static void look_at_health(struct train *t)
 {
     char text[512];
     bool bad;
-    if (!t->scaler.enabled || t->at.updates % HEALTH_EVERY != 0)
+    int64_t every = t->c.health_interval > 0 ? t->c.health_interval : 100;
+    if (t->c.precision == PRECISION_FP32 || t->at.updates % every != 0)
         return;
-    const char *said = scaler_health(&t->scaler, &bad, text, sizeof text);
+    const char *said =
+        t->scaler.enabled ? scaler_health(&t->scaler, &bad, text, sizeof text) : NULL;
     json_t *event = json_object();
     json_put_str(event, "event", "precision_health");
     json_put_f64(event, "scale", t->scaler.scale);
@@ -393,6 +393,11 @@ enum status train_run(struct train *t, struct err *e)
 enum status train_save(struct train *t, const char *path, int64_t epoch, struct err *e)
 {
     return checkpoint_write(t, path, &t->at, epoch, e);
+}
+
+enum status train_set_scaler(struct train *t, const json_t *state, struct err *e)
+{
+    return t->scaler.enabled && state ? scaler_restore(&t->scaler, state, e) : ST_OK;
 }
 
 json_t *train_scaler_state(const struct train *t)

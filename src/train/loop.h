@@ -36,6 +36,7 @@ struct train_config { /* the TrainingLoop node */
     double scale_initial; /* 0: 65536 */
     bool scale_fixed;
     int64_t scale_growth_interval; /* 0: 2000 */
+    int64_t health_interval;       /* updates between two looks at mixed precision; 0: 100 (P10) */
     uint64_t seed;
     int64_t budget_bytes;
     enum exec_storage storage;
@@ -80,6 +81,10 @@ enum status train_start(struct train *t, struct loader *train, struct loader *va
 enum status train_resume(struct train *t, const char *path, struct err *e) NODISCARD;
 /* Only what CheckpointLoader hands over: optimizer, schedule and scaler state, not the position. */
 enum status train_adopt(struct train *t, const char *path, struct err *e) NODISCARD;
+/* The port grad_scaler_state (P8). */
+enum status train_set_scaler(struct train *t, const json_t *state, struct err *e) NODISCARD;
+/* The newest whole checkpoint of this graph key below `dir` (periodic/, interrupted/); false: none. */
+bool checkpoint_newest(const char *dir, const char *graph_key, char *path, size_t cap);
 /* ST_INTERRUPTED after Stop: results are there all the same. */
 enum status train_run(struct train *t, struct err *e) NODISCARD;
 

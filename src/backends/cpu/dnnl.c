@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -244,21 +245,17 @@ static dnnl_primitive_desc_t describe_whole(const struct onednn_conv_spec *s, bo
     return pd;
 }
 
-/* In the layouts asked for where that is JIT code, else in the library's own, else as asked. */
+/* In the layouts asked for, else in the library's own; NULL where it has no JIT code at all. */
 static dnnl_primitive_desc_t describe_best(const struct onednn_conv_spec *s)
 {
-    dnnl_primitive_desc_t asked = describe_whole(s, false);
-    if (is_fast(asked))
-        return asked;
-    dnnl_primitive_desc_t any = describe_whole(s, true);
-    if (is_fast(any) || !asked) {
-        if (asked)
-            (void)dnnl_primitive_desc_destroy(asked);
-        return any;
+    for (int any = 0; any < 2; any++) {
+        dnnl_primitive_desc_t pd = describe_whole(s, any);
+        if (is_fast(pd))
+            return pd;
+        if (pd)
+            (void)dnnl_primitive_desc_destroy(pd);
     }
-    if (any)
-        (void)dnnl_primitive_desc_destroy(any);
-    return asked;
+    return NULL;
 }
 
 /* ---- operands ---- */
@@ -481,3 +478,14 @@ enum status onednn_conv_run(struct onednn_conv *c, const struct onednn_conv_data
 }
 
 #endif
+
+const char *onednn_version(char *buf, size_t cap)
+{
+#if SNUG_DNNL
+    const dnnl_version_t *v = dnnl_version();
+    (void)snprintf(buf, cap, "%d.%d.%d", v->major, v->minor, v->patch);
+#else
+    (void)snprintf(buf, cap, "none");
+#endif
+    return buf;
+}

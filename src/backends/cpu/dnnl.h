@@ -39,4 +39,7 @@ struct onednn_conv_data {
 enum status
 onednn_conv_run(struct onednn_conv *c, const struct onednn_conv_data *d, struct err *e) NODISCARD;
 
+/* "2.6.3", or "none"; into buf. */
+const char *onednn_version(char *buf, size_t cap);
+
 #endif

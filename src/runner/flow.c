@@ -1,0 +1,102 @@
+/* flow.c - ports: what nodes hand to each other. */
+#include "runner/run_int.h"
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *flow_name(enum flow_kind k)
+{
+    static const char *const names[] = {"nothing", "a model", "a data set", "a data loader",
+                                        "a transform", "an optimizer", "a loss", "a scheduler",
+                                        "a tensor", "a number", "a text", "a value"};
+    return names[k];
+}
+
+bool flow_has(struct run *r, size_t node, const char *port, struct flow *out)
+{
+    size_t source;
+    const char *source_port;
+    if (!graph_input(r->graph, node, port, &source, &source_port))
+        return false;
+    for (size_t i = 0; i < r->slots.n; i++) {
+        const struct flow_slot *s = &r->slots.data[i];
+        if (s->node == source && str_eq(s->port, source_port)) {
+            *out = s->value;
+            return true;
+        }
+    }
+    return false;
+}
+
+enum status
+flow_get(struct run *r, size_t node, const char *port, enum flow_kind kind, struct flow *out,
+         struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    *out = (struct flow){0};
+    if (!flow_has(r, node, port, out) || out->kind == FLOW_NONE)
+        return err_set(
+            e, ST_INVALID, "Missing required input '%s' on node %s (%s)", port, n->id, n->type);
+    if (out->kind != kind)
+        return err_set(
+            e, ST_INVALID, "input '%s' on node %s (%s) is %s, not %s", port, n->id, n->type,
+            flow_name(out->kind), flow_name(kind));
+    return ST_OK;
+}
+
+void flow_set(struct run *r, size_t node, const char *port, struct flow value)
+{
+    struct flow_slot s = {node, port, value};
+    vec_push(&r->slots, s);
+}
+
+void run_event(struct run *r, json_t *event)
+{
+    if (r->sink.event)
+        r->sink.event(event, r->sink.ctx);
+    json_decref(event);
+}
+
+void run_warn(struct run *r, const struct graph_node *n, const char *kind, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    json_t *event = json_object();
+    json_put_str(event, "event", "warning");
+    json_put_str(event, "kind", kind);
+    if (n)
+        json_put_str(event, "node_id", n->id);
+    json_put_str(event, "message", text);
+    (void)json_array_append(r->warnings, event);
+    run_event(r, event);
+}
+
+enum status run_model_path(const char *name, char *out, size_t cap, struct err *e)
+{
+    char dir[1024];
+    if (name[0] == '/') {
+        (void)snprintf(out, cap, "%s", name);
+        return ST_OK;
+    }
+    if (!path_is_inside(name))
+        return err_set(
+            e, ST_INVALID, "parameter 'path': \"%s\" leaves the models folder", name);
+    (void)path_join(path_join(snug_home(), "models", dir, sizeof dir), name, out, cap);
+    return ST_OK;
+}
+
+const char *run_graph_dir(struct run *r, char *buf, size_t cap)
+{
+    path_dir(graph_path(r->graph), buf, cap);
+    if (!buf[0])
+        (void)snprintf(buf, cap, ".");
+    return buf;
+}

@@ -1,0 +1,233 @@
+/* io_nodes.c - weights and checkpoints to files and back. */
+#include "runner/run_int.h"
+
+#include "base/env.h"
+#include "base/str.h"
+#include "nn/ptfile.h"
+#include "nn/safetensors.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The file's name with the format's suffix, as the founding system forces it. */
+static enum status
+save_path(const struct graph_node *n, const char *suffix, char *out, size_t cap, struct err *e)
+{
+    char name[1024];
+    const char *path = graph_param_str(n, "path");
+    if (!path[0])
+        return err_set(e, ST_INVALID, "parameter 'path' is empty: name the file to write");
+    bool has = str_ends(path, suffix) || (strcmp(suffix, ".pt") == 0 && str_ends(path, ".pth"));
+    (void)snprintf(name, sizeof name, "%s%s", path, has ? "" : suffix);
+    TRY(run_model_path(name, out, cap, e));
+    char dir[1024];
+    if (path_dir(out, dir, sizeof dir)[0])
+        TRY(dir_make(dir, e));
+    return ST_OK;
+}
+
+/* A model that no node has run yet gets an arena of its own, filled with its starting weights. */
+static enum status ensure_home(struct run *r, const struct graph_node *n, struct flow_model *m, struct err *e)
+{
+    if (m->home)
+        return ST_OK;
+    struct exec *x;
+    TRY(flow_model_exec(r, n, m, NULL, 0, &x, e));
+    m->home = x;
+    m->owns_home = true;
+    return ST_OK;
+}
+
+static enum status write_pt(struct flow_model *m, const char *path, struct err *e)
+{
+    struct arena a;
+    arena_init(&a);
+    struct pt_value *root = pt_dict(&a, PT_DICT_ORDERED);
+    for (int i = 0; i < model_state_count(m->model); i++) {
+        int var = model_state_var(m->model, i);
+        const struct ir_var *v = &m->vars.list.data[var];
+        pt_put(
+            &a, root, v->name,
+            pt_tensor_of(&a, v->dtype, v->shape.dim, v->shape.rank, exec_var(m->home, var)));
+    }
+    enum status st = ptfile_write(path, root, e);
+    arena_release(&a);
+    return st;
+}
+
+static enum status write_safetensors(struct flow_model *m, const char *path, struct err *e)
+{
+    int n = model_state_count(m->model);
+    struct safetensor *list = mem_alloc(((size_t)n + 1) * sizeof *list);
+    for (int i = 0; i < n; i++) {
+        int var = model_state_var(m->model, i);
+        const struct ir_var *v = &m->vars.list.data[var];
+        list[i] = (struct safetensor){
+            .name = v->name, .type = v->dtype, .rank = v->shape.rank, .data = exec_var(m->home, var)};
+        memcpy(list[i].shape, v->shape.dim, sizeof *v->shape.dim * (size_t)v->shape.rank);
+    }
+    struct safetensors_meta meta = {"format", "pt"};
+    enum status st = safetensors_write(path, list, (size_t)n, &meta, 1, e);
+    mem_free(list);
+    return st;
+}
+
+static void wrote(struct run *r, const struct graph_node *n, const char *path)
+{
+    json_t *result = json_object(), *event = json_object();
+    json_put_str(result, "path", path);
+    json_put(r->results, n->id, result);
+    json_put_str(event, "event", "saved");
+    json_put_str(event, "node_id", n->id);
+    json_put_str(event, "path", path);
+    run_event(r, event);
+}
+
+enum status node_model_saver(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    bool safe = strcmp(graph_param_str(n, "format"), "safetensors") == 0;
+    struct flow in;
+    char path[1200];
+    TRY(flow_get(r, node, "model", FLOW_MODEL, &in, e));
+    flow_set(r, node, "model", in);
+    flow_set(r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
+    if (r->planning)
+        return ST_OK;
+    TRY(save_path(n, safe ? ".safetensors" : ".pt", path, sizeof path, e));
+    TRY(ensure_home(r, n, in.model, e));
+    TRY(safe ? write_safetensors(in.model, path, e) : write_pt(in.model, path, e));
+    wrote(r, n, path);
+    return ST_OK;
+}
+
+enum status node_checkpoint_saver(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct flow model, optimizer;
+    char path[1200];
+    TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
+    TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &optimizer, e));
+    flow_set(r, node, "model", model);
+    flow_set(r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
+    if (r->planning)
+        return ST_OK;
+    if (!model.model->trained)
+        return err_set(
+            e, ST_INVALID, "there is no training state to save: no TrainingLoop ran before this node");
+    TRY(save_path(n, ".pt", path, sizeof path, e));
+    int64_t epoch = graph_param_i64(n, "epoch");
+    TRY(train_save(model.model->trained, path, epoch > 0 ? epoch : -1, e));
+    wrote(r, n, path);
+    return ST_OK;
+}
+
+enum status node_checkpoint_loader(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct flow model, optimizer, schedule;
+    char path[1200];
+    double epoch = 0;
+    TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
+    TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &optimizer, e));
+    const char *name = graph_param_str(n, "path");
+    if (!name[0])
+        return err_set(e, ST_INVALID, "parameter 'path' is empty: name the checkpoint file");
+    TRY(run_model_path(name, path, sizeof path, e));
+    struct flow losses = flow_list(r, NULL, 0), scaler = {0};
+    if (!r->planning) {
+        struct ptfile *f;
+        TRY(ptfile_open(path, &f, e));
+        const struct pt_value *root = ptfile_root(f), *s = pt_get(root, "scaler_state_dict");
+        (void)pt_to_float(pt_get(root, "epoch"), &epoch);
+        const struct pt_value *l = pt_get(root, "losses");
+        enum status st = ST_OK;
+        if (l && l->kind == PT_TENSOR) {
+            int64_t count = pt_tensor_elements(l->tensor);
+            double *v = mem_alloc((size_t)(count + 1) * sizeof *v);
+            st = ptfile_read(f, l->tensor, DT_F64, v, (size_t)count * sizeof *v, e);
+            if (st == ST_OK)
+                losses = flow_list(r, v, (size_t)count);
+            mem_free(v);
+        }
+        if (s && s->kind == PT_DICT) {
+            json_t *j = json_object();
+            for (size_t i = 0; i < s->dict.n; i++) {
+                double v;
+                const char *key = pt_to_string(s->dict.data[i].key);
+                if (key && pt_to_float(s->dict.data[i].value, &v))
+                    json_put_f64(j, key, v);
+            }
+            vec_push(&r->documents, j);
+            scaler = (struct flow){.kind = FLOW_JSON, .json = j};
+        }
+        ptfile_close(f);
+        TRY(st);
+    }
+    /* The training loop, or whoever runs the model first, reads the tensors into place. */
+    model.model->checkpoint = arena_strdup(&r->memory, path);
+    vec_push(&model.model->loads, arena_strdup(&r->memory, path));
+    vec_push(&model.model->strict, true);
+    flow_set(r, node, "model", model);
+    flow_set(r, node, "optimizer", optimizer);
+    flow_set(r, node, "epoch", (struct flow){.kind = FLOW_SCALAR, .scalar = epoch});
+    flow_set(r, node, "losses", losses);
+    if (flow_has(r, node, "lr_scheduler", &schedule))
+        flow_set(r, node, "lr_scheduler", schedule);
+    if (scaler.kind)
+        flow_set(r, node, "grad_scaler_state", scaler);
+    return ST_OK;
+}
+
+/* ---- Print ---- */
+
+static void add_numbers(struct str *s, const struct flow_numbers *v)
+{
+    char shape[128];
+    int64_t n = shape_count(&v->shape);
+    str_printf(s, "%s%s [", dtype_name(v->dtype), shape_text(&v->shape, shape, sizeof shape));
+    for (int64_t i = 0; i < n && i < 16; i++)
+        str_printf(s, "%s%.6g", i ? ", " : "", dtype_load(v->data, v->dtype, i));
+    str_add(s, n > 16 ? ", ...]" : "]");
+}
+
+enum status node_print(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct flow in = {0};
+    struct str text;
+    (void)e;
+    (void)flow_has(r, node, "value", &in);
+    flow_set(r, node, "value", in);
+    if (r->planning)
+        return ST_OK;
+    str_init(&text);
+    const char *label = graph_param_str(n, "label");
+    if (label[0])
+        str_printf(&text, "[%s] ", label);
+    if (in.kind == FLOW_NUMBERS) {
+        add_numbers(&text, in.numbers);
+    } else if (in.kind == FLOW_SCALAR) {
+        str_printf(&text, "%.6g", in.scalar);
+    } else if (in.kind == FLOW_STRING) {
+        str_add(&text, in.string);
+    } else if (in.kind == FLOW_JSON) {
+        char *j = json_text(in.json, false);
+        str_add(&text, j);
+        mem_free(j);
+    } else if (in.kind == FLOW_MODEL) {
+        str_printf(&text, "model with %lld parameters", (long long)model_parameter_count(in.model->model));
+    } else {
+        str_add(&text, flow_name(in.kind));
+    }
+    json_t *event = json_object();
+    json_put_str(event, "event", "log");
+    json_put_str(event, "node_id", n->id);
+    json_put_str(event, "message", text.data);
+    json_t *result = json_object();
+    json_put_str(result, "message", text.data);
+    json_put(r->results, n->id, result);
+    run_event(r, event);
+    str_release(&text);
+    return ST_OK;
+}

@@ -1,0 +1,164 @@
+/* model_nodes.c - models, optimizers, losses, schedules; weights from initialisation and files. */
+#include "runner/run_int.h"
+
+#include "base/str.h"
+
+#include <string.h>
+
+enum status node_sequential(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct flow_model *m = ARENA_NEW(&r->memory, struct flow_model);
+    m->node_id = n->id;
+    ir_vars_init(&m->vars);
+    vec_push(&r->models, m);
+    TRY(model_from_layers(graph_param_str(n, "layers"), n->id, &m->vars, &m->model, e));
+    flow_set(r, node, "model", (struct flow){.kind = FLOW_MODEL, .model = m});
+    return ST_OK;
+}
+
+enum status node_optimizer(struct run *r, size_t node, struct err *e)
+{
+    struct flow in;
+    TRY(flow_get(r, node, "model", FLOW_MODEL, &in, e));
+    struct flow_optimizer *o = ARENA_NEW(&r->memory, struct flow_optimizer);
+    o->model = in.model;
+    json_t *params = graph_params_full(graph_node_at(r->graph, node));
+    enum status st = optim_spec_make(params, &o->spec, e);
+    json_decref(params);
+    flow_set(r, node, "optimizer", (struct flow){.kind = FLOW_OPTIMIZER, .optimizer = o});
+    return st;
+}
+
+enum status node_loss(struct run *r, size_t node, struct err *e)
+{
+    struct loss_spec *l = ARENA_NEW(&r->memory, struct loss_spec);
+    json_t *params = graph_params_full(graph_node_at(r->graph, node));
+    enum status st = loss_spec_make(params, l, e);
+    json_decref(params);
+    if (st == ST_OK)
+        vec_push(&r->losses, l);
+    flow_set(r, node, "loss_fn", (struct flow){.kind = FLOW_LOSS, .loss = l});
+    return st;
+}
+
+enum status node_scheduler(struct run *r, size_t node, struct err *e)
+{
+    struct flow in;
+    TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &in, e));
+    struct flow_schedule *s = ARENA_NEW(&r->memory, struct flow_schedule);
+    json_t *params = graph_params_full(graph_node_at(r->graph, node));
+    enum status st = schedule_new(params, &in.optimizer->spec, &s->schedule, e);
+    json_decref(params);
+    if (st == ST_OK)
+        vec_push(&r->schedules, s);
+    flow_set(r, node, "scheduler", (struct flow){.kind = FLOW_SCHEDULE, .schedule = s});
+    return st;
+}
+
+/* ---- weights ---- */
+
+/* The starting value of one variable, or what the last file that has it says. */
+enum status flow_model_fill(int var, void *data, void *ctx, struct err *e)
+{
+    struct fill_ctx *c = ctx;
+    struct flow_model *m = c->model;
+    const struct ir_var *v = &m->vars.list.data[var];
+    size_t bytes = (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
+    for (size_t i = m->loads.n; i-- > 0;) {
+        struct tensorfile *f = c->files[i];
+        if (tensorfile_find(f, v->name))
+            return tensorfile_read(f, v->name, v->dtype, data, bytes, e);
+    }
+    model_init_var(m->model, var, data, (uint64_t)c->run->seed);
+    return ST_OK;
+}
+
+/* A second training loop takes the weights from where the first left them. */
+enum status flow_model_carry(int var, void *data, void *ctx, struct err *e)
+{
+    struct fill_ctx *c = ctx;
+    (void)e;
+    const struct ir_var *v = &c->model->vars.list.data[var];
+    memcpy(
+        data, exec_var(c->model->home, var),
+        (size_t)(shape_count(&v->shape) * dtype_size(v->dtype)));
+    return ST_OK;
+}
+
+/* Opens the model's files and checks that they fit; not strict: what does not match is said. */
+enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, struct err *e)
+{
+    *c = (struct fill_ctx){.run = r, .model = m};
+    int n = model_state_count(m->model);
+    struct tensor_want *want = mem_alloc(((size_t)n + 1) * sizeof *want);
+    c->files = mem_alloc((m->loads.n + 1) * sizeof(struct tensorfile *));
+    for (int i = 0; i < n; i++) {
+        const struct ir_var *v = &m->vars.list.data[model_state_var(m->model, i)];
+        want[i] = (struct tensor_want){v->name, v->shape};
+    }
+    enum status st = ST_OK;
+    for (size_t i = 0; i < m->loads.n && st == ST_OK; i++) {
+        struct tensorfile_match match = {0};
+        st = tensorfile_open(m->loads.data[i], &c->files[i], e);
+        if (st != ST_OK)
+            break;
+        st = tensorfile_match(c->files[i], want, (size_t)n, m->strict.data[i], &match, e);
+        if (st == ST_OK && (match.n_missing || match.n_unexpected || match.n_mismatched)) {
+            struct str text;
+            str_init(&text);
+            tensorfile_match_text(&match, &text);
+            run_warn(r, NULL, "weights", "\"%s\": %s", m->loads.data[i], text.data);
+            str_release(&text);
+        }
+        tensorfile_match_release(&match);
+    }
+    mem_free(want);
+    if (st != ST_OK)
+        fill_end(c);
+    return st;
+}
+
+void fill_end(struct fill_ctx *c)
+{
+    for (size_t i = 0; c->files && i < c->model->loads.n; i++)
+        tensorfile_close(c->files[i]);
+    mem_free(c->files);
+    c->files = NULL;
+}
+
+enum status node_model_loader(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    char path[1024];
+    struct flow in;
+    if (flow_get(r, node, "model", FLOW_MODEL, &in, e) != ST_OK) {
+        err_hint(e, "load_mode state_dict puts weights into a model: connect one to its input 'model'");
+        return ST_INVALID;
+    }
+    const char *name = graph_param_str(n, "path");
+    if (!name[0])
+        return err_set(e, ST_INVALID, "parameter 'path' is empty: name the weights file");
+    TRY(run_model_path(name, path, sizeof path, e));
+    vec_push(&in.model->loads, arena_strdup(&r->memory, path));
+    vec_push(&in.model->strict, graph_param_bool(n, "strict"));
+    flow_set(r, node, "model", in);
+    /* Weights that are in an arena already are replaced now. */
+    if (in.model->home && !r->planning)
+        return flow_model_refill(r, in.model, e);
+    return ST_OK;
+}
+
+enum status flow_model_refill(struct run *r, struct flow_model *m, struct err *e)
+{
+    struct fill_ctx c;
+    enum status st = fill_begin(&c, r, m, e);
+    for (int i = 0; st == ST_OK && i < model_state_count(m->model); i++) {
+        int var = model_state_var(m->model, i);
+        const char *name = m->vars.list.data[var].name;
+        if (tensorfile_find(c.files[m->loads.n - 1], name))
+            st = flow_model_fill(var, exec_var(m->home, var), &c, e);
+    }
+    fill_end(&c);
+    return st;
+}

@@ -1,0 +1,346 @@
+/* run.c - executes a graph node by node, twice: once to plan its memory, once for real. */
+#include "runner/run_int.h"
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "train/version.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct node_exec rows[] = {
+#define X(type, function) {type, function},
+#include "runner/node_exec.def"
+#undef X
+};
+
+const struct node_exec *node_exec_find(const char *type)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].type, type) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+enum status run_new(
+    struct graph *g, const struct run_options *o, const struct run_sink *sink, struct run **out,
+    struct err *e)
+{
+    struct run *r = mem_alloc(sizeof *r);
+    r->graph = g;
+    r->o = *o;
+    if (sink)
+        r->sink = *sink;
+    if (o->threads > 0)
+        cpu_threads_set(o->threads);
+    r->seed = o->seed;
+    if (!o->has_seed && !graph_setting_seed(g, &r->seed))
+        r->seed = 0; /* a run without a seed is reproducible too */
+    r->results = json_object();
+    r->warnings = json_array();
+    r->plan = json_object();
+    *out = r;
+    (void)e;
+    return ST_OK;
+}
+
+/* Frees every object of a pass over the graph. */
+static void reset(struct run *r)
+{
+    for (size_t i = 0; i < r->models.n; i++)
+        if (r->models.data[i]->owns_home)
+            exec_free(r->models.data[i]->home);
+    for (size_t i = 0; i < r->trains.n; i++)
+        train_free(r->trains.data[i]);
+    for (size_t i = 0; i < r->programs.n; i++)
+        ir_program_free(r->programs.data[i]);
+    for (size_t i = 0; i < r->loaders.n; i++)
+        loader_free(r->loaders.data[i]->open);
+    for (size_t i = 0; i < r->datasets.n; i++)
+        dataset_free(r->datasets.data[i]->open);
+    for (size_t i = 0; i < r->models.n; i++) {
+        model_free(r->models.data[i]->model);
+        ir_vars_release(&r->models.data[i]->vars);
+        vec_release(&r->models.data[i]->loads);
+        vec_release(&r->models.data[i]->strict);
+    }
+    for (size_t i = 0; i < r->losses.n; i++)
+        loss_spec_release(r->losses.data[i]);
+    for (size_t i = 0; i < r->schedules.n; i++)
+        schedule_free(r->schedules.data[i]->schedule);
+    for (size_t i = 0; i < r->documents.n; i++)
+        json_decref(r->documents.data[i]);
+    r->slots.n = r->models.n = r->trains.n = r->programs.n = r->loaders.n = r->datasets.n = 0;
+    r->losses.n = r->schedules.n = r->documents.n = 0;
+    arena_release(&r->memory);
+}
+
+void run_free(struct run *r)
+{
+    if (!r)
+        return;
+    reset(r);
+    vec_release(&r->slots);
+    vec_release(&r->models);
+    vec_release(&r->trains);
+    vec_release(&r->programs);
+    vec_release(&r->loaders);
+    vec_release(&r->datasets);
+    vec_release(&r->losses);
+    vec_release(&r->schedules);
+    vec_release(&r->documents);
+    json_decref(r->results);
+    json_decref(r->metrics);
+    json_decref(r->warnings);
+    json_decref(r->plan);
+    mem_free(r);
+}
+
+void run_keep_programs(struct run *r, struct ir_program *const *programs, int n)
+{
+    for (int i = 0; i < n; i++)
+        vec_push(&r->programs, programs[i]);
+}
+
+struct flow flow_list(struct run *r, const double *v, size_t n)
+{
+    struct flow_numbers *list = ARENA_NEW(&r->memory, struct flow_numbers);
+    list->shape = SHAPE((int64_t)n);
+    list->dtype = DT_F32;
+    float *f = ARENA_ARRAY(&r->memory, float, n + 1);
+    for (size_t i = 0; i < n; i++)
+        f[i] = (float)v[i];
+    list->data = f;
+    return (struct flow){.kind = FLOW_NUMBERS, .numbers = list};
+}
+
+void run_measured(struct run *r, int64_t bytes)
+{
+    if (bytes > r->peak_measured_bytes)
+        r->peak_measured_bytes = bytes;
+}
+
+/* ---- passes over the graph ---- */
+
+static enum status run_node(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    const struct node_exec *x = node_exec_find(n->kind ? n->kind->name : n->type);
+    if (!x)
+        return ST_OK; /* Start; everything else was refused by graph_check_runnable */
+    if (!r->planning) {
+        json_t *event = json_object();
+        json_put_str(event, "event", "node");
+        json_put_str(event, "node_id", n->id);
+        json_put_str(event, "type", n->type);
+        json_put_str(event, "status", "running");
+        run_event(r, event);
+    }
+    enum status st = x->run(r, node, e);
+    if (st != ST_OK)
+        err_node(e, n->id, n->type);
+    return st;
+}
+
+static enum status pass(struct run *r, struct err *e)
+{
+    for (size_t i = 0; i < graph_order_count(r->graph); i++)
+        TRY(run_node(r, graph_order_at(r->graph, i), e));
+    return ST_OK;
+}
+
+static void count_host(struct run *r)
+{
+    for (size_t i = 0; i < r->datasets.n; i++)
+        r->bill.host_bytes += r->datasets.data[i]->info.host_bytes;
+    for (size_t i = 0; i < r->loaders.n; i++)
+        r->bill.host_bytes += r->loaders.data[i]->plan.host_bytes;
+    for (size_t i = 0; i < r->models.n; i++) {
+        r->bill.parameters += model_parameter_count(r->models.data[i]->model);
+        r->bill.trainable += model_trainable_count(r->models.data[i]->model);
+    }
+}
+
+enum status run_plan(struct run *r, struct err *e)
+{
+    if (r->planned)
+        return ST_OK;
+    r->planning = true;
+    enum status st = pass(r, e);
+    if (st == ST_OK)
+        count_host(r);
+    reset(r);
+    json_decref(r->results);
+    json_decref(r->metrics);
+    r->results = json_object();
+    r->metrics = NULL;
+    r->planning = false;
+    r->planned = st == ST_OK;
+    return st;
+}
+
+/* A plan above the budget or the machine ends here, before anything is mapped (O2, O4). */
+static enum status check_fits(struct run *r, struct err *e)
+{
+    char need[32], has[32];
+    int64_t capacity = host_capacity_bytes(), peak = r->bill.peak_bytes;
+    bool budget = r->o.budget_bytes > 0 && peak > r->o.budget_bytes;
+    if (!budget && peak + r->bill.host_bytes <= capacity)
+        return ST_OK;
+    int64_t limit = budget ? r->o.budget_bytes : capacity;
+    (void)err_set(
+        e, ST_OOM, "the plan needs %s, and %s has %s", bytes_text(peak, need, sizeof need),
+        budget ? "the budget of --memory-gib" : "this machine", bytes_text(limit, has, sizeof has));
+    err_detail(
+        e, "peak %lld bytes, limit %lld bytes, host buffers %lld bytes", (long long)peak,
+        (long long)limit, (long long)r->bill.host_bytes);
+    err_hint(
+        e, "cheapest first: a smaller batch_size on the DataLoader; precision bf16; accumulate_steps "
+           "up and batch_size down by the same factor; a smaller model or image");
+    return ST_OOM;
+}
+
+enum status run_execute(struct run *r, struct err *e)
+{
+    r->started_ns = clock_ns();
+    TRY(run_plan(r, e));
+    TRY(check_fits(r, e));
+    r->rss_baseline_bytes = process_rss_bytes();
+    process_rss_peak_reset();
+    return pass(r, e);
+}
+
+/* ---- documents ---- */
+
+const struct run_bill *run_get_bill(const struct run *r)
+{
+    return &r->bill;
+}
+
+static json_t *categories(const int64_t *by)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < CATEGORY_COUNT; i++)
+        json_put_i64(o, category_name((enum category)i), by[i]);
+    return o;
+}
+
+static json_t *holders(const struct exec_report *report, const struct ir_vars *vars)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < report->n_holders; i++) {
+        const struct exec_holder *h = &report->holders[i];
+        json_t *row = json_object(), *by = json_object();
+        json_put_str(row, "node", h->node == IR_NONE ? "(step)" : vars->nodes.data[h->node]);
+        json_put_i64(row, "bytes", h->total_bytes);
+        for (int c = 0; c < CATEGORY_COUNT; c++)
+            if (h->by_category[c])
+                json_put_i64(by, category_name((enum category)c), h->by_category[c]);
+        json_put(row, "by_category", by);
+        (void)json_array_append_new(list, row);
+    }
+    return list;
+}
+
+static json_t *program_rows(const struct exec *x, const struct exec_report *report,
+                            struct ir_program *const *programs)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < report->n_programs; i++) {
+        int n;
+        const int64_t *live = exec_timeline(x, i, &n);
+        json_t *row = json_object(), *over = json_array();
+        json_put_str(row, "name", programs[i]->name);
+        json_put_i64(row, "operators", (int64_t)programs[i]->ops.n);
+        json_put_i64(row, "peak_bytes", report->program_peak_bytes[i]);
+        for (int k = 0; k < n; k++)
+            (void)json_array_append_new(over, json_integer(live[k]));
+        json_put(row, "timeline", over);
+        (void)json_array_append_new(list, row);
+    }
+    return list;
+}
+
+void run_account(
+    struct run *r, const struct graph_node *n, const struct exec *x, const struct ir_vars *vars,
+    struct ir_program *const *programs)
+{
+    const struct exec_report *report = exec_report(x);
+    if (report->peak_bytes <= r->bill.peak_bytes)
+        return;
+    r->bill.peak_bytes = report->peak_bytes;
+    r->bill.lower_bound_bytes = report->lower_bound_bytes;
+    memcpy(r->bill.by_category, report->by_category, sizeof r->bill.by_category);
+    json_decref(r->plan);
+    r->plan = json_object();
+    json_put_str(r->plan, "peak_node", n->id);
+    json_put_i64(r->plan, "persistent_bytes", report->persistent_bytes);
+    if (report->n_programs > 0) {
+        const struct ir_program *p = programs[report->peak_program];
+        const struct ir_op *op =
+            report->peak_op < (int)p->ops.n ? &p->ops.data[report->peak_op] : NULL;
+        json_put_str(r->plan, "peak_program", p->name);
+        if (op) {
+            json_put_str(r->plan, "peak_operator", ir_op_row(op->code)->name);
+            json_put_str(
+                r->plan, "peak_layer", op->node == IR_NONE ? "" : vars->nodes.data[op->node]);
+        }
+    }
+    json_put(r->plan, "by_category", categories(report->by_category));
+    json_put(r->plan, "by_node", holders(report, vars));
+    json_put(r->plan, "programs", program_rows(x, report, programs));
+}
+
+json_t *run_plan_json(const struct run *r, bool timeline)
+{
+    json_t *d = json_deep_copy(r->plan);
+    json_put_i64(d, "peak_bytes", r->bill.peak_bytes);
+    json_put_i64(d, "lower_bound_bytes", r->bill.lower_bound_bytes);
+    json_put_i64(d, "host_bytes_planned", r->bill.host_bytes);
+    json_put_i64(d, "parameters", r->bill.parameters);
+    json_put_i64(d, "trainable", r->bill.trainable);
+    json_t *programs = json_object_get(d, "programs"), *row;
+    size_t i;
+    json_array_foreach(programs, i, row) if (!timeline)(void) json_object_del(row, "timeline");
+    return d;
+}
+
+json_t *run_facts(const struct run *r)
+{
+    json_t *f = json_object();
+    char key[33];
+    graph_key(r->graph, key);
+    json_put_str(f, "version", SNUG_VERSION);
+    json_put_str(f, "commit", snug_commit());
+    json_put_str(f, "graph", graph_path(r->graph));
+    json_put_str(f, "graph_key", key);
+    json_put_i64(f, "seed", r->seed);
+    json_put_i64(f, "threads", cpu_threads());
+    json_put_str(f, "isa", isa_name(cpu_isa()));
+    json_put(f, "libraries", cpu_libraries_json());
+    return f;
+}
+
+json_t *run_document(const struct run *r)
+{
+    json_t *d = json_object();
+    int64_t peak = process_rss_peak_bytes();
+    json_put(d, "metrics", r->metrics ? json_deep_copy(r->metrics) : json_null());
+    json_put(d, "results", json_deep_copy(r->results));
+    json_put_i64(d, "peak_bytes_planned", r->bill.peak_bytes);
+    json_put_i64(d, "peak_bytes_measured", r->peak_measured_bytes);
+    json_put_i64(d, "host_bytes_planned", r->bill.host_bytes);
+    if (r->rss_baseline_bytes > 0 && peak > 0) {
+        json_put_i64(d, "rss_baseline_bytes", r->rss_baseline_bytes);
+        json_put_i64(d, "rss_growth_bytes", peak - r->rss_baseline_bytes);
+    }
+    json_put(d, "by_category", categories(r->bill.by_category));
+    json_put(d, "warnings", json_deep_copy(r->warnings));
+    json_put(d, "facts", run_facts(r));
+    if (r->resumed_from[0])
+        json_put_str(d, "resumed_from", r->resumed_from);
+    if (r->started_ns)
+        json_put_f64(d, "seconds", (double)(clock_ns() - r->started_ns) * 1e-9);
+    return d;
+}

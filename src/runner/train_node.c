@@ -1,0 +1,483 @@
+/* train_node.c - TrainingLoop, EvaluateModel, Inference: the nodes that run programs. */
+#include "runner/run_int.h"
+
+#include "base/env.h"
+#include "base/str.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- devices and precision ---- */
+
+/* What the node's `device` asks for, as far as this version goes: everything runs on the CPU (D4). */
+static void check_device(struct run *r, const struct graph_node *n)
+{
+    const char *device = graph_param_str(n, "device");
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || r->planning)
+        return;
+    run_warn(
+        r, n, "device_fallback", "node %s (%s) asks for %s, and this machine offers cpu: it runs on the CPU",
+        n->id, n->type, device);
+}
+
+static enum precision precision_of(const struct graph_node *n)
+{
+    enum precision p = PRECISION_FP32;
+    (void)precision_parse(graph_param_str(n, "precision"), &p);
+    return p;
+}
+
+/* ---- training ---- */
+
+static bool stop_asked(void *ctx)
+{
+    struct run *r = ctx;
+    return r->sink.stop && r->sink.stop(r->sink.ctx);
+}
+
+static void pass_event(const json_t *event, void *ctx)
+{
+    struct run *r = ctx;
+    if (str_eq(json_get_str(event, "event", ""), "warning"))
+        (void)json_array_append(r->warnings, (json_t *)(uintptr_t)event);
+    if (r->sink.event)
+        r->sink.event(event, r->sink.ctx);
+}
+
+static void dump_pass(const struct ir_program *p, const char *pass, void *ctx)
+{
+    struct run *r = ctx;
+    if (!r->o.dump_after || !r->planning ||
+        (strcmp(r->o.dump_after, pass) != 0 && strcmp(r->o.dump_after, "all") != 0))
+        return;
+    struct str text;
+    str_init(&text);
+    str_printf(&text, "# program %s after %s\n", p->name, pass);
+    ir_print(p, &text);
+    (void)fputs(text.data, r->o.dump_out ? r->o.dump_out : stdout);
+    str_release(&text);
+}
+
+static const char *checkpoint_dir(struct run *r)
+{
+    char dir[1024];
+    return arena_strdup(&r->memory, path_join(snug_home(), "models", dir, sizeof dir));
+}
+
+/* The graph's name, as part of a file's name. */
+static const char *file_name_of(struct run *r)
+{
+    char *name = arena_strdup(&r->memory, graph_name(r->graph));
+    for (char *p = name; *p; p++)
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') ||
+              *p == '-' || *p == '_'))
+            *p = '_';
+    return name[0] ? name : "run";
+}
+
+static const char *key_of(struct run *r)
+{
+    char key[33];
+    graph_key(r->graph, key);
+    return arena_strdup(&r->memory, key);
+}
+
+static enum status
+config_of(struct run *r, const struct graph_node *n, struct train_config *c, struct err *e)
+{
+    *c = (struct train_config){
+        .node_id = n->id,
+        .epochs = graph_param_i64(n, "epochs"),
+        .max_steps = graph_param_i64(n, "max_steps"),
+        .accumulate = graph_param_i64(n, "accumulate_steps"),
+        .precision = precision_of(n),
+        .precision_requested = precision_of(n),
+        .max_norm = graph_param_f64(n, "grad_clip_norm"),
+        .patience = graph_param_i64(n, "early_stopping_patience"),
+        .monitor_accuracy = strcmp(graph_param_str(n, "monitor"), "val_accuracy") == 0,
+        .checkpoint_every = graph_param_i64(n, "checkpoint_every"),
+        .checkpoint_every_steps = graph_param_i64(n, "checkpoint_every_steps"),
+        .checkpoint_keep = graph_param_i64(n, "checkpoint_keep"),
+        .val_every_steps = graph_param_i64(n, "val_every_steps"),
+        .log_interval = graph_param_i64(n, "log_interval"),
+        .batch_metrics = graph_param_bool(n, "batch_metrics"),
+        .log_grad_norm = graph_param_bool(n, "log_grad_norm"),
+        .log_update_ratio = graph_param_bool(n, "log_update_ratio"),
+        .schedule_per_update = strcmp(graph_param_str(n, "scheduler_step"), "optimizer_step") == 0,
+        .accumulate_tokens = strcmp(graph_param_str(n, "accumulate_normalize"), "tokens") == 0,
+        .bf16_scaler = graph_param_bool(n, "bf16_scaler"),
+        .scale_initial = graph_param_f64(n, "grad_scaler_init"),
+        .scale_fixed = graph_param_bool(n, "grad_scaler_fixed"),
+        .scale_growth_interval = graph_param_i64(n, "grad_scaler_growth_interval"),
+        .health_interval = graph_param_i64(n, "health_interval"),
+        .seed = (uint64_t)r->seed,
+        .budget_bytes = 0,
+        .storage = r->o.storage,
+        .device = "cpu",
+        .graph_key = key_of(r),
+        .checkpoint_dir = checkpoint_dir(r),
+        .run_name = file_name_of(r)};
+    if (!(c->max_norm >= 0) || isinf(c->max_norm))
+        return err_set(e, ST_INVALID, "parameter 'grad_clip_norm' is not a norm");
+    return ST_OK;
+}
+
+/* start_epoch: negative or unreadable is 0, with a warning. */
+static void start_epoch(struct run *r, size_t node, struct train_config *c)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct flow f;
+    if (!flow_has(r, node, "start_epoch", &f))
+        return;
+    if (f.kind == FLOW_SCALAR && f.scalar >= 0 && f.scalar == floor(f.scalar) && f.scalar < 1e15)
+        c->start_epoch = (int64_t)f.scalar;
+    else if (!r->planning)
+        run_warn(r, n, "start_epoch", "input 'start_epoch' is not a count of epochs: 0 is used");
+}
+
+static enum status
+parts_of(struct run *r, size_t node, struct train_parts *parts, struct flow_model **model,
+         struct flow_loader **train, struct flow_loader **val, struct err *e)
+{
+    struct flow f;
+    *parts = (struct train_parts){0};
+    TRY(flow_get(r, node, "model", FLOW_MODEL, &f, e));
+    *model = f.model;
+    parts->model = f.model->model;
+    parts->vars = &f.model->vars;
+    TRY(flow_get(r, node, "dataloader", FLOW_LOADER, &f, e));
+    *train = f.loader;
+    parts->train = &f.loader->plan;
+    parts->train_batch = f.loader->options.batch_size;
+    TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &f, e));
+    parts->optim = &f.optimizer->spec;
+    TRY(flow_get(r, node, "loss_fn", FLOW_LOSS, &f, e));
+    parts->loss = f.loss;
+    *val = NULL;
+    if (flow_has(r, node, "val_dataloader", &f) && f.kind == FLOW_LOADER) {
+        *val = f.loader;
+        parts->val = &f.loader->plan;
+        parts->val_batch = f.loader->options.batch_size;
+    }
+    if (flow_has(r, node, "lr_scheduler", &f) && f.kind == FLOW_SCHEDULE)
+        parts->schedule = f.schedule->schedule;
+    return ST_OK;
+}
+
+/* A8 and A10: what N > 1 does not do. */
+static void warn_accumulation(struct run *r, const struct graph_node *n, const struct train_config *c,
+                              const struct train_parts *parts)
+{
+    if (r->planning || c->accumulate <= 1)
+        return;
+    if (model_has_batch_stats(parts->model))
+        run_warn(
+            r, n, "batch_statistics",
+            "accumulate_steps is %lld and the model has batch norm: statistics are those of each "
+            "micro-batch of %lld, so this is not the same as a batch of %lld",
+            (long long)c->accumulate, (long long)parts->train_batch,
+            (long long)(c->accumulate * parts->train_batch));
+}
+
+/* --resume FILE|auto. Nothing found under auto is a fresh start. */
+static enum status resume(struct run *r, struct train *t, const struct train_config *c, struct err *e)
+{
+    if (!r->o.resume || r->resume_done)
+        return ST_OK;
+    const char *path = r->o.resume;
+    char newest[1400];
+    if (strcmp(path, "auto") == 0)
+        path = checkpoint_newest(c->checkpoint_dir, c->graph_key, newest, sizeof newest) ? newest : NULL;
+    r->resume_done = true;
+    if (!path) {
+        run_warn(r, NULL, "resume", "no checkpoint of this graph yet: the run starts anew");
+        return ST_OK;
+    }
+    (void)snprintf(r->resumed_from, sizeof r->resumed_from, "%s", path);
+    return train_resume(t, path, e);
+}
+
+static enum status
+start_training(struct run *r, size_t node, struct train *t, struct flow_model *m,
+               struct flow_loader *train, struct flow_loader *val, const struct train_config *c,
+               struct err *e)
+{
+    struct fill_ctx ctx;
+    TRY(flow_loader_open(r, train, e));
+    if (val)
+        TRY(flow_loader_open(r, val, e));
+    TRY(fill_begin(&ctx, r, m, e));
+    struct train_weights w = {m->home ? flow_model_carry : flow_model_fill, &ctx};
+    enum status st = train_start(t, train->open, val ? val->open : NULL, &w, e);
+    fill_end(&ctx);
+    if (st == ST_OK && m->checkpoint)
+        st = train_adopt(t, m->checkpoint, e);
+    struct flow f;
+    if (st == ST_OK && flow_has(r, node, "grad_scaler_state", &f) && f.kind == FLOW_JSON)
+        st = train_set_scaler(t, f.json, e);
+    if (st == ST_OK)
+        st = resume(r, t, c, e);
+    return st;
+}
+
+/* The trained weights stay where they are; earlier homes are given up. */
+static void move_home(struct run *r, struct flow_model *m, struct train *t)
+{
+    if (m->home && m->owns_home)
+        exec_free(m->home);
+    m->owns_home = false;
+    m->home = train_exec(t);
+    m->trained = t;
+    (void)r;
+}
+
+static void set_results(struct run *r, size_t node, struct train *t, const struct flow *model,
+                        const struct flow *optimizer)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    size_t count;
+    json_t *metrics = train_metrics(t);
+    const double *losses = train_losses(t, &count);
+    flow_set(r, node, "model", *model);
+    flow_set(r, node, "optimizer", *optimizer);
+    flow_set(r, node, "losses", flow_list(r, losses, count));
+    losses = train_val_losses(t, &count);
+    flow_set(r, node, "val_losses", flow_list(r, losses, count));
+    flow_set(r, node, "metrics", (struct flow){.kind = FLOW_JSON, .json = metrics});
+    json_t *scaler = train_scaler_state(t);
+    if (scaler) {
+        vec_push(&r->documents, scaler);
+        flow_set(r, node, "grad_scaler_state", (struct flow){.kind = FLOW_JSON, .json = scaler});
+    }
+    vec_push(&r->documents, metrics);
+    json_decref(r->metrics);
+    r->metrics = json_incref(metrics);
+    json_put(r->results, n->id, json_incref(metrics));
+}
+
+static enum status train_for_real(
+    struct run *r, size_t node, struct train *t, struct flow_model *m, struct flow_loader *train,
+    struct flow_loader *val, const struct train_config *c, struct err *e)
+{
+    TRY(start_training(r, node, t, m, train, val, c, e));
+    move_home(r, m, t);
+    enum status st = train_run(t, e);
+    run_measured(r, exec_peak_measured(train_exec(t)));
+    exec_trim(train_exec(t));
+    return st;
+}
+
+enum status node_training_loop(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct train_config c;
+    struct train_parts parts;
+    struct flow_model *m;
+    struct flow_loader *train, *val;
+    struct flow model, optimizer;
+    TRY(config_of(r, n, &c, e));
+    start_epoch(r, node, &c);
+    TRY(parts_of(r, node, &parts, &m, &train, &val, e));
+    TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
+    TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &optimizer, e));
+    check_device(r, n);
+    warn_accumulation(r, n, &c, &parts);
+    struct train_sink sink = {pass_event, stop_asked, r};
+    struct step_dump dump = {dump_pass, r};
+    struct train *t;
+    TRY(train_new(&c, &parts, &sink, &dump, &t, e));
+    vec_push(&r->trains, t);
+    if (r->planning) {
+        run_account(r, n, train_exec(t), &m->vars, train_steps(t)->programs);
+        m->home = train_exec(t);
+        set_results(r, node, t, &model, &optimizer);
+        return ST_OK;
+    }
+    enum status st = train_for_real(r, node, t, m, train, val, &c, e);
+    set_results(r, node, t, &model, &optimizer);
+    return st;
+}
+
+/* ---- evaluation ---- */
+
+enum status flow_model_exec(
+    struct run *r, const struct graph_node *n, struct flow_model *m, struct ir_program **programs,
+    int n_programs, struct exec **out, struct err *e)
+{
+    struct exec *lender = m->home;
+    struct exec_options o = {.storage = r->o.storage, .lender = lender};
+    TRY(exec_new(&m->vars, programs, n_programs, &o, out, e));
+    if (r->planning) {
+        run_account(r, n, *out, &m->vars, programs);
+        return ST_OK;
+    }
+    enum status st = exec_map(*out, e);
+    struct fill_ctx ctx;
+    if (st == ST_OK && !lender) {
+        st = fill_begin(&ctx, r, m, e);
+        for (int i = 0; st == ST_OK && i < model_state_count(m->model); i++) {
+            int var = model_state_var(m->model, i);
+            st = flow_model_fill(var, exec_var(*out, var), &ctx, e);
+        }
+        fill_end(&ctx);
+    }
+    if (st != ST_OK) {
+        exec_free(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+/* Done with an exec of flow_model_exec: it stays as the model's home, or goes. */
+static void leave_exec(struct run *r, struct flow_model *m, struct exec *x)
+{
+    if (!x)
+        return;
+    if (!r->planning)
+        run_measured(r, exec_peak_measured(x));
+    if (!r->planning && !m->home) {
+        m->home = x;
+        m->owns_home = true;
+        exec_trim(x);
+    } else {
+        exec_free(x);
+    }
+}
+
+struct evaluation {
+    struct ir_program *programs[2]; /* full batch, short last batch */
+    int n, full, last;              /* indices of each */
+    struct flow_loader *loader;
+};
+
+static enum status
+build_evaluation(struct run *r, const struct graph_node *n, struct flow_model *m,
+                 struct flow_dataset *d, struct evaluation *v, struct err *e)
+{
+    struct loader_options o = {.batch_size = graph_param_i64(n, "batch_size")};
+    TRY(flow_loader_make(r, d, n->id, &o, &v->loader, e));
+    const struct loader_plan *p = &v->loader->plan;
+    if (p->target != DATA_I64)
+        return err_set(e, ST_INVALID, "EvaluateModel counts classes, and the data set's targets are none");
+    struct step_config c = {.model = m->model, .precision = precision_of(n)};
+    c.sample.input.rank = p->rank;
+    memcpy(c.sample.input.dim, p->shape, sizeof *p->shape * (size_t)p->rank);
+    c.sample.target.rank = p->target_rank;
+    memcpy(c.sample.target.dim, p->target_shape, sizeof *p->target_shape * (size_t)p->target_rank);
+    c.sample.target_dtype = DT_I64;
+    c.sample.has_target = true;
+    bool has_short = p->batches > 0 && p->last_count != o.batch_size;
+    if (p->batches > (has_short ? 1 : 0)) {
+        v->full = v->n;
+        TRY(step_eval_make(&m->vars, &c, o.batch_size, &v->programs[v->n], e));
+        v->n++;
+    }
+    if (has_short) {
+        TRY(step_eval_make(&m->vars, &c, p->last_count, &v->programs[v->n], e));
+        v->last = v->n++;
+    } else {
+        v->last = v->full;
+    }
+    return ST_OK;
+}
+
+static enum status
+run_evaluation(struct run *r, struct evaluation *v, struct exec *x, int64_t *correct,
+               int64_t *counted, struct err *e)
+{
+    const struct loader_plan *p = &v->loader->plan;
+    int64_t count;
+    TRY(flow_loader_open(r, v->loader, e));
+    TRY(loader_begin_epoch(v->loader->open, 0, 0, e));
+    for (int64_t i = 0; i < p->batches; i++) {
+        int index = i == p->batches - 1 ? v->last : v->full;
+        const struct ir_program *program = v->programs[index];
+        TRY(loader_next(
+            v->loader->open, exec_value(x, index, ir_input_find(program, "input")),
+            exec_value(x, index, ir_input_find(program, "target")), &count, e));
+        TRY(exec_run(x, index, e));
+        const int64_t *hits = exec_value(x, index, ir_output_find(program, "correct"));
+        *correct += hits[0];
+        *counted += hits[1];
+        if (stop_asked(r))
+            return err_set(e, ST_INTERRUPTED, "stopped during evaluation");
+    }
+    return ST_OK;
+}
+
+enum status node_evaluate(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct flow model, data;
+    struct evaluation v = {0};
+    struct exec *x = NULL;
+    int64_t correct = 0, counted = 0;
+    TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
+    TRY(flow_get(r, node, "dataset", FLOW_DATASET, &data, e));
+    check_device(r, n);
+    enum status st = build_evaluation(r, n, model.model, data.dataset, &v, e);
+    run_keep_programs(r, v.programs, v.n);
+    if (st == ST_OK)
+        st = flow_model_exec(r, n, model.model, v.programs, v.n, &x, e);
+    if (st == ST_OK && !r->planning)
+        st = run_evaluation(r, &v, x, &correct, &counted, e);
+    leave_exec(r, model.model, x);
+    TRY(st);
+    double accuracy = counted ? (double)correct / (double)counted : 0;
+    flow_set(r, node, "accuracy", (struct flow){.kind = FLOW_SCALAR, .scalar = accuracy});
+    flow_set(r, node, "correct", (struct flow){.kind = FLOW_SCALAR, .scalar = (double)correct});
+    flow_set(r, node, "total", (struct flow){.kind = FLOW_SCALAR, .scalar = (double)counted});
+    if (r->planning)
+        return ST_OK;
+    json_t *result = json_object(), *event = json_object();
+    json_put_f64(result, "accuracy", accuracy);
+    json_put_i64(result, "correct", correct);
+    json_put_i64(result, "total", counted);
+    json_put(r->results, n->id, result);
+    json_put_str(event, "event", "evaluation");
+    json_put_str(event, "node_id", n->id);
+    json_put_f64(event, "eval_accuracy", accuracy);
+    json_put_i64(event, "correct", correct);
+    json_put_i64(event, "total", counted);
+    run_event(r, event);
+    return ST_OK;
+}
+
+/* ---- inference ---- */
+
+enum status node_inference(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct flow model, in;
+    struct ir_program *p = NULL;
+    struct exec *x = NULL;
+    TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
+    TRY(flow_get(r, node, "input", FLOW_NUMBERS, &in, e));
+    check_device(r, n);
+    TRY(step_forward_make(
+        &model.model->vars, model.model->model, in.numbers->shape, PRECISION_FP32, &p, e));
+    run_keep_programs(r, &p, 1);
+    int input = ir_input_find(p, "input"), output = ir_output_find(p, "output");
+    enum status st = flow_model_exec(r, n, model.model, &p, 1, &x, e);
+    struct flow_numbers *out = ARENA_NEW(&r->memory, struct flow_numbers);
+    out->shape = ir_value_at(p, output)->shape;
+    out->dtype = ir_value_at(p, output)->dtype;
+    int64_t count = shape_count(&out->shape), given = shape_count(&in.numbers->shape);
+    out->data = ARENA_ARRAY(&r->memory, char, count * dtype_size(out->dtype) + 1);
+    if (st == ST_OK && !r->planning) {
+        void *to = exec_value(x, 0, input);
+        for (int64_t i = 0; i < given; i++)
+            dtype_store(
+                to, ir_value_at(p, input)->dtype, i,
+                dtype_load(in.numbers->data, in.numbers->dtype, i));
+        st = exec_run(x, 0, e);
+        if (st == ST_OK)
+            memcpy(
+                out->data, exec_value(x, 0, output), (size_t)(count * dtype_size(out->dtype)));
+    }
+    leave_exec(r, model.model, x);
+    flow_set(r, node, "output", (struct flow){.kind = FLOW_NUMBERS, .numbers = out});
+    flow_set(r, node, "model", model);
+    return st;
+}
