@@ -88,6 +88,8 @@ static enum status describe_sample(
     struct err *e)
 {
     p->target = info->target;
+    p->target_rank = info->target_rank;
+    memcpy(p->target_shape, info->target_shape, sizeof p->target_shape);
     p->y_bytes = dataset_target_bytes(info);
     p->rank = info->rank;
     p->type = info->type;

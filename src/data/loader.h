@@ -31,6 +31,8 @@ struct loader_plan {
     int rank;
     int64_t shape[DATA_RANK_MAX]; /* of one sample as the network sees it: images C,H,W */
     enum data_type type, target;  /* of x (DATA_F32 or DATA_I64) and of y */
+    int target_rank;              /* of one target */
+    int64_t target_shape[DATA_RANK_MAX];
     int64_t batches;              /* per epoch; 0 when the data set is empty or all is dropped */
     int64_t last_count;           /* samples of the last batch */
     size_t x_bytes, y_bytes;      /* of one sample */

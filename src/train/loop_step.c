@@ -128,7 +128,7 @@ static enum status finish_window(struct train *t, int index, int64_t present, st
     bool found_inf = ctl[2] != 0;
     const float *ratio = output(t, index, "update_ratio");
     t->last_norm = (double)ctl[3];
-    t->last_ratio = ratio ? (double)*ratio : NAN;
+    t->last_ratio = ratio ? (double)*ratio : (double)NAN;
     if (isfinite(t->last_norm) && t->last_norm > t->max_norm_seen)
         t->max_norm_seen = t->last_norm;
     if (found_inf && !t->scaler.enabled)
