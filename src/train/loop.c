@@ -91,6 +91,11 @@ enum status train_new(
         err_hint(e, "lower batch_size, or switch drop_last off");
         return ST_INVALID;
     }
+    enum dtype given = parts->train->type == DATA_I64 ? DT_I64 : DT_F32;
+    if (given != model_input_dtype(parts->model))
+        return err_set(
+            e, ST_INVALID, "the model takes %s numbers, the data loader gives %s",
+            dtype_name(model_input_dtype(parts->model)), dtype_name(given));
     struct train *t = mem_alloc(sizeof *t);
     t->c = *c;
     t->parts = *parts;

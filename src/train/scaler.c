@@ -33,8 +33,7 @@ enum status scaler_unscale(struct scaler *s, struct err *e)
     if (!s->enabled)
         return ST_OK;
     if (s->unscaled)
-        return err_set(
-            e, ST_INTERNAL, "the gradients of this window have been unscaled already");
+        return err_set(e, ST_INTERNAL, "the gradients of this window have been unscaled already");
     s->unscaled = true;
     return ST_OK;
 }
@@ -89,16 +88,19 @@ enum status scaler_restore(struct scaler *s, const json_t *state, struct err *e)
     int64_t interval = json_get_i64(state, "growth_interval", s->growth_interval);
     int64_t tracker = json_get_i64(state, "_growth_tracker", 0);
     if (!(scale >= (double)FLT_MIN && scale <= (double)FLT_MAX))
-        return err_set(e, ST_CORRUPT, "\"scale\" of the saved gradient scaler is not a positive number");
+        return err_set(
+            e, ST_CORRUPT, "\"scale\" of the saved gradient scaler is not a positive number");
     if (!(growth > 1 && growth <= (double)FLT_MAX) || !(backoff > 0 && backoff < 1))
         return err_set(
             e, ST_CORRUPT,
-            "\"growth_factor\" %g and \"backoff_factor\" %g of the saved gradient scaler cannot be used",
+            "\"growth_factor\" %g and \"backoff_factor\" %g of the saved gradient scaler cannot be "
+            "used",
             growth, backoff);
     if (interval < 1 || tracker < 0)
         return err_set(
             e, ST_CORRUPT,
-            "\"growth_interval\" or \"_growth_tracker\" of the saved gradient scaler is out of range");
+            "\"growth_interval\" or \"_growth_tracker\" of the saved gradient scaler is out of "
+            "range");
     if (!s->fixed)
         s->scale = scale;
     s->growth_factor = growth;

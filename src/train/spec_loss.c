@@ -88,8 +88,7 @@ static enum status read_values(const json_t *params, struct loss_spec *s, struct
     TRY(spec_i64(params, "ignore_index", &a->ignore_index, e));
     TRY(spec_list(params, "weight", &s->weight, &s->weight_n, e));
     TRY(spec_list(params, "pos_weight", &s->pos_weight, &s->pos_weight_n, e));
-    TRY(refuse(
-        params, s->type, TAKES_SMOOTHING, "label_smoothing", a->label_smoothing != 0, e));
+    TRY(refuse(params, s->type, TAKES_SMOOTHING, "label_smoothing", a->label_smoothing != 0, e));
     TRY(refuse(
         params, s->type, TAKES_IGNORE, "ignore_index", a->ignore_index != IGNORE_INDEX_DEFAULT, e));
     TRY(refuse(params, s->type, TAKES_WEIGHT, "weight", s->weight != NULL, e));

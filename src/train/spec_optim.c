@@ -63,7 +63,8 @@ static enum status read_betas(const json_t *params, struct asked *a, struct err 
     double *list;
     int n;
     TRY(spec_list(params, "betas", &list, &n, e));
-    bool good = n == 2 || !json_object_get(params, "betas");
+    const json_t *given = json_object_get(params, "betas");
+    bool good = n == 2 || !given || json_is_null(given);
     if (n == 2) {
         a->beta1 = list[0];
         a->beta2 = list[1];
@@ -98,7 +99,9 @@ refuse(const json_t *params, enum optim_kind kind, unsigned bit, const char *nam
         if (optimizers[k].takes & bit)
             str_printf(&takers, "%s%s", takers.n ? ", " : "", optim_name((enum optim_kind)k));
     enum status st = err_set(
-        e, ST_INVALID, "Optimizer '%s' does not accept %s; got %s. Set it back to its default, or choose one of: %s",
+        e, ST_INVALID,
+        "Optimizer '%s' does not accept %s; got %s. Set it back to its default, or choose one of: "
+        "%s",
         optim_name(kind), name, spec_show(params, name, shown, sizeof shown), takers.data);
     str_release(&takers);
     return st;
@@ -149,7 +152,8 @@ static enum status check_ranges(const struct optim_spec *s, struct err *e)
         if (!(beta >= 0 && beta < 1))
             return err_set(
                 e, ST_INVALID,
-                "Optimizer '%s': invalid beta parameter at index %d: \"betas\" has %g, outside [0, 1)",
+                "Optimizer '%s': invalid beta parameter at index %d: \"betas\" has %g, outside [0, "
+                "1)",
                 optim_name(a->kind), i, beta);
     }
     if (a->nesterov && (a->momentum <= 0 || a->dampening != 0))

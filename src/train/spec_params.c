@@ -111,7 +111,8 @@ static bool numbers_of_text(const char *text, double **out, int *n)
         start++;
     while (end > start && isspace((unsigned char)end[-1]))
         end--;
-    if (end - start >= 2 && ((*start == '(' && end[-1] == ')') || (*start == '[' && end[-1] == ']')))
+    if (end - start >= 2 &&
+        ((*start == '(' && end[-1] == ')') || (*start == '[' && end[-1] == ']')))
         start++, end--;
     *end = 0;
     const char *s = start;

@@ -126,7 +126,7 @@ static enum status forward(
             e, ST_INVALID, "the model takes %d inputs; a data loader gives one",
             model_input_count(c->model));
     p->phase = PHASE_FORWARD;
-    int x = ir_input(p, "input", DT_F32, with_batch(&c->sample.input, batch));
+    int x = ir_input(p, "input", model_input_dtype(c->model), with_batch(&c->sample.input, batch));
     int rng = noisy ? ir_input(p, "rng", DT_I64, SHAPE(2)) : IR_NONE;
     TRY(model_forward(c->model, p, &x, 1, training, rng, outputs, e));
     p->phase = PHASE_LOSS;
