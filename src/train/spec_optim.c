@@ -166,7 +166,7 @@ static enum status check_ranges(const struct optim_spec *s, struct err *e)
 
 enum status optim_spec_make(const json_t *params, struct optim_spec *out, struct err *e)
 {
-    enum optim_kind kind;
+    enum optim_kind kind = OPTIM_ADAM;
     struct asked a = unasked;
     struct optim_spec s = {.lr = 0.001};
     TRY(parse_type(params, &kind, e));
