@@ -76,8 +76,8 @@ def engine(c, weights, grads, hyper, update, scale=1.0, outputs=(), **options):
         else:
             steps.append({"fn": "affine", "in": ["s"], "out": "loss", "scale": 1.0, "shift": 0.0})
         total = "loss"
-    return c.tool.run(inputs, steps, list(outputs), list(weights), backward="loss", update=update,
-                      runs=STEPS, **options)[0]
+    return c.tool.run(inputs, steps, list(outputs), list(weights), backward="loss", runs=STEPS,
+                      update=dict(update, lr=hyper[0, 0].item()), **options)[0]
 
 
 def reference(kind, weights, grads, rates, settings, dtype=torch.float32):

@@ -14,7 +14,8 @@
  *   backward   name of the value to differentiate, with "upstream" (name of a value) its loss is
  *              sum(value * upstream), else the value itself; gradients of all params are sent
  *   vars       names of variables whose last contents are sent
- *   update     {constants of an optimizer, "max_norm", "allow_nonfinite", "log_update_ratio"}: the
+ *   update     {constants of an optimizer, "lr" (of the first run), "max_norm",
+ *                "allow_nonfinite", "log_update_ratio"}: the
  *              update of all params by their gradients; "ctl" and "update_ratio" are outputs
  *   autocast   "bfloat16" | "float16"; layout "none" | "cl" | "c16"; recompute, fuse, dynamic: bool
  *   threads    1...; runs 1...; dump: bool (the program as text)
@@ -52,6 +53,7 @@ struct job {
     size_t payload_bytes;
     int *grad_of_var;
     struct optim_attr optim; /* of the update, if there is one */
+    double rate;             /* of its first run */
     struct update_vars states;
     json_t *answer;
     struct str bytes;
@@ -263,6 +265,7 @@ static enum status build_update(struct job *j, struct err *e)
         .log_update_ratio = json_get_bool(spec, "log_update_ratio", false),
     };
     j->optim = o.optim;
+    j->rate = json_get_f64(spec, "lr", 0);
     update_vars_make(&j->vars, &o.optim, false, j->grad_of_var, j->vars.list.n, &j->states);
     return pass_update(j->p, &o, j->grad_of_var, &j->states, e);
 }
@@ -332,7 +335,7 @@ static void write_input(struct job *j, const char *name, char *from, size_t n)
     }
 }
 
-/* Writes what run `run` needs: everything before the first, later only what changes each run. */
+/* Writes what run `run` needs: variables before the first, inputs before each. */
 static void write_inputs(struct job *j, int64_t run, int64_t runs)
 {
     size_t i, at = 0;
@@ -342,10 +345,10 @@ static void write_inputs(struct job *j, int64_t run, int64_t runs)
         const char *name = json_get_str(spec, "name", "");
         bool each = json_get_bool(spec, "each", false);
         size_t n = input_bytes(spec, runs);
-        if (each || run == 0) {
-            size_t part = each ? n / (size_t)runs : n;
+        size_t part = each ? n / (size_t)runs : n;
+        /* Inputs live until their last use: the host writes them before every run. */
+        if (run == 0 || ir_var_find(&j->vars, name) == IR_NONE)
             write_input(j, name, j->payload + at + (each ? part * (size_t)run : 0), part);
-        }
         at += n;
     }
 }
@@ -358,7 +361,8 @@ static void write_states(struct job *j)
             int var = j->states.state[v][k];
             const struct ir_var *s = &j->vars.list.data[var];
             for (int64_t i = 0; i < shape_count(&s->shape); i++)
-                dtype_store(exec_var(j->x, var), s->dtype, i, optim_state_start(&j->optim, k));
+                dtype_store(
+                    exec_var(j->x, var), s->dtype, i, optim_state_start(&j->optim, k, j->rate));
         }
     }
 }
