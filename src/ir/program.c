@@ -95,6 +95,9 @@ static int value_push(struct ir_program *p, struct ir_value v)
 static enum status size_check(const struct shape *s, enum dtype t, struct err *e)
 {
     int64_t n = shape_count(s);
+    for (int i = 0; i < s->rank; i++)
+        if (s->dim[i] < 0 || s->dim[i] > (int64_t)1 << 62)
+            return err_set(e, ST_INVALID, "a tensor cannot have the shape %s", TEXT(*s));
     if (n >= 0 && n <= ((int64_t)1 << 62) / dtype_size(t))
         return ST_OK;
     return err_set(e, ST_INVALID, "a tensor of shape %s is larger than 2^62 bytes", TEXT(*s));

@@ -62,7 +62,9 @@ void tensor_row_strides(const struct shape *s, int64_t stride[RANK_MAX])
     int64_t n = 1;
     for (int i = s->rank - 1; i >= 0; i--) {
         stride[i] = n;
-        n *= s->dim[i];
+        /* Only an empty tensor's strides can overflow, and nobody uses those. */
+        if (s->dim[i] > 1 && __builtin_mul_overflow(n, s->dim[i], &n))
+            n = 1;
     }
 }
 
@@ -77,6 +79,8 @@ bool tensor_contiguous(const struct tensor *t)
 {
     if (t->layout != LAYOUT_ROW)
         return false;
+    if (shape_count(&t->shape) == 0)
+        return true;
     int64_t n = 1;
     for (int i = t->shape.rank - 1; i >= 0; i--) {
         if (t->shape.dim[i] != 1 && t->stride[i] != n)

@@ -97,8 +97,10 @@ static enum status spatial_sizes(
 {
     for (int i = first_spatial(a); i < 2; i++) {
         int d = axis_of(a, i);
-        if (w->dim[d] > (int64_t)1 << 31)
-            return err_set(e, ST_INVALID, "a kernel of %s is absurdly large", TEXT(*w));
+        if (x->dim[d] > (int64_t)1 << 61)
+            return err_set(e, ST_INVALID, "an input of %s is absurdly large", TEXT(*x));
+        if (w->dim[d] < 1 || w->dim[d] > (int64_t)1 << 31)
+            return err_set(e, ST_INVALID, "cannot convolve with a kernel of %s", TEXT(*w));
         out->dim[d] = conv_size(a, i, x->dim[d], w->dim[d]);
         if (out->dim[d] < 1)
             return err_set(

@@ -150,8 +150,12 @@ enum status shape_slice(
     out->shape = x->shape;
     out->shape.dim[a->dim] = a->length;
     memcpy(out->stride, x->stride, sizeof out->stride);
-    out->stride[a->dim] = x->stride[a->dim] * a->step;
-    out->offset = x->offset + (a->length ? a->start * x->stride[a->dim] : 0);
+    out->offset = x->offset;
+    if (shape_count(&out->shape) == 0)
+        return ST_OK;
+    if (a->length > 1)
+        out->stride[a->dim] *= a->step;
+    out->offset += a->start * x->stride[a->dim];
     return ST_OK;
 }
 
