@@ -1,0 +1,302 @@
+/* pool.c - maximum and average pooling and their gradients, adaptive too, in all layouts.
+ *
+ * Tensors are seen as [n, b, s, k] (tensor.h): vectors run over k. Gradients gather: an input place
+ * sums what the windows over it give, in float32 and in order of the windows, so that one rounding
+ * is left and threads need no care.
+ */
+#include "backends/cpu/args.h"
+#include "backends/cpu/vec.h"
+
+/* One spatial axis of a pooling. */
+struct axis {
+    int64_t in, out, kernel, stride, pad, dilation;
+    bool adaptive;
+};
+/* Taps first .. last (exclusive) of a window lie inside; tap t is at low + t * step. */
+struct window {
+    int64_t low, step, first, last, width; /* width: taps in a row of places */
+    int64_t padded;                        /* taps inside the padded input, for averages */
+};
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static struct window window_of(const struct axis *a, int64_t o)
+{
+    if (a->adaptive) {
+        int64_t low = o * a->in / a->out, high = ((o + 1) * a->in + a->out - 1) / a->out;
+        return (struct window){low, 1, 0, high - low, high - low, high - low};
+    }
+    struct window w = {.low = o * a->stride - a->pad, .step = a->dilation, .width = a->kernel};
+    w.first = w.low < 0 ? (-w.low + w.step - 1) / w.step : 0;
+    w.last = w.low >= a->in ? 0 : least(a->kernel, (a->in - w.low + w.step - 1) / w.step);
+    w.padded = least(w.low + a->kernel, a->in + a->pad) - w.low;
+    return w;
+}
+
+/* Windows first .. last (exclusive) may cover input place i. */
+static void covering(const struct axis *a, int64_t i, int64_t *first, int64_t *last)
+{
+    if (a->adaptive) {
+        *first = most(0, i * a->out / a->in - 1);
+        *last = least(a->out, ((i + 1) * a->out + a->in - 1) / a->in + 1);
+        return;
+    }
+    int64_t reach = i + a->pad - a->dilation * (a->kernel - 1);
+    *first = reach <= 0 ? 0 : (reach + a->stride - 1) / a->stride;
+    *last = least(a->out, (i + a->pad) / a->stride + 1);
+}
+
+/* The tap of window w at input place i, or -1. */
+static int64_t tap_at(const struct window *w, int64_t i)
+{
+    int64_t d = i - w->low;
+    if (d < 0 || d % w->step)
+        return -1;
+    d /= w->step;
+    return d >= w->first && d < w->last ? d : -1;
+}
+
+struct pooling {
+    const struct pool_attr *attr;
+    struct axis y, x;       /* height and width */
+    int64_t images, places; /* n * b, and k */
+    enum dtype type, place_type;
+};
+
+/* in: the pooled tensor's shape, out: the windows'. */
+static struct pooling
+pooling_of(const struct pool_attr *a, const struct tensor *in, const struct tensor *out)
+{
+    struct pooling p = {.attr = a, .type = in->dtype, .place_type = DT_U8};
+    struct axis *axes[] = {&p.y, &p.x};
+    for (int i = 0; i < 2; i++) {
+        struct axis *x = axes[i];
+        *x = (struct axis){1, 1, 1, 1, 0, 1, false};
+        if (i < 2 - a->spatial)
+            continue;
+        int d = in->shape.rank - 2 + i;
+        *x = (struct axis){in->shape.dim[d], out->shape.dim[d], a->kernel[i], a->stride[i],
+                           a->pad[i],        a->dilation[i],    a->adaptive};
+        if (x->dilation == 0) /* averages have none */
+            x->dilation = 1;
+    }
+    int64_t c = in->shape.dim[1];
+    p.places = in->layout == LAYOUT_ROW ? 1 : in->layout == LAYOUT_CL ? c : 16;
+    p.images = p.places ? in->shape.dim[0] * c / p.places : 0;
+    return p;
+}
+
+static bool parallel_worth(const struct pooling *p)
+{
+    return p->images * p->places * p->y.in * p->x.in > 16384;
+}
+
+VEC_FN vf load_some(const void *p, enum dtype t, int64_t at, int n)
+{
+    return n == VL ? vload(p, t, at) : vload_n(p, t, at, n);
+}
+VEC_FN void store_some(void *p, enum dtype t, int64_t at, int n, vf x)
+{
+    if (n == VL)
+        vstore(p, t, at, x);
+    else
+        vstore_n(p, t, at, n, x);
+}
+
+VEC_FN void place_store(void *p, enum dtype t, int64_t at, int n, vi place)
+{
+    if (t == DT_U8) {
+        vb b = __builtin_convertvector(place, vb);
+        memcpy((uint8_t *)p + at, &b, n == VL ? sizeof b : (size_t)n);
+    } else {
+        memcpy((int32_t *)p + at, &place, n == VL ? sizeof place : (size_t)n * 4);
+    }
+}
+VEC_FN vi place_load(const void *p, enum dtype t, int64_t at, int n)
+{
+    if (t == DT_U8) {
+        vb b = {0};
+        memcpy(&b, (const uint8_t *)p + at, n == VL ? sizeof b : (size_t)n);
+        return __builtin_convertvector(b, vi);
+    }
+    vi place = {0};
+    memcpy(&place, (const int32_t *)p + at, n == VL ? sizeof place : (size_t)n * 4);
+    return place;
+}
+
+/* ---- maximum ---- */
+
+/* The window of one output place, n lanes from element `at`. The first largest wins, the last NaN.
+ */
+VEC_FN vf max_of(
+    const struct pooling *p, const struct window *wy, const struct window *wx, const void *x,
+    enum dtype t, int64_t at, int n, vi *place)
+{
+    vf best = vset(-INFINITY);
+    vi where = (vi){0} + (int32_t)(wy->first * wx->width + wx->first);
+    for (int64_t u = wy->first; u < wy->last; u++)
+        for (int64_t v = wx->first; v < wx->last; v++) {
+            int64_t s = (wy->low + u * wy->step) * p->x.in + wx->low + v * wx->step;
+            vf value = load_some(x, t, at + s * p->places, n);
+            vi better = (value > best) | (value != value);
+            best = vsel(better, value, best);
+            where = (((vi){0} + (int32_t)(u * wx->width + v)) & better) | (where & ~better);
+        }
+    *place = where;
+    return best;
+}
+
+VEC_FN void max_row(
+    const struct pooling *p, const void *x, void *y, void *place, enum dtype t, int64_t image,
+    int64_t row)
+{
+    struct window wy = window_of(&p->y, row);
+    int64_t from = image * p->y.in * p->x.in * p->places;
+    for (int64_t col = 0; col < p->x.out; col++) {
+        struct window wx = window_of(&p->x, col);
+        int64_t to = ((image * p->y.out + row) * p->x.out + col) * p->places;
+        for (int64_t k = 0; k < p->places; k += VL) {
+            int n = (int)least(VL, p->places - k);
+            vi where;
+            vf best = max_of(p, &wy, &wx, x, t, from + k, n, &where);
+            store_some(y, t, to + k, n, best);
+            place_store(place, p->place_type, to + k, n, where);
+        }
+    }
+}
+
+static enum status max_run(const struct kernel_args *a, struct err *e)
+{
+    (void)e;
+    const struct tensor *x = &a->in[0], *y = &a->out[0];
+    struct pooling p = pooling_of(&a->attr->pool, x, y);
+    p.place_type = a->out[1].dtype;
+#pragma omp parallel for collapse(2) schedule(static) if (parallel_worth(&p))
+    for (int64_t i = 0; i < p.images; i++)
+        for (int64_t r = 0; r < p.y.out; r++)
+            DTYPE_CONST(p.type, T, max_row(&p, x->data, y->data, a->out[1].data, T, i, r));
+    return ST_OK;
+}
+
+/* ---- gradients: one row of input places ---- */
+
+VEC_FN float divisor(const struct pooling *p, const struct window *wy, const struct window *wx)
+{
+    if (p->attr->divisor)
+        return (float)p->attr->divisor;
+    if (p->attr->exclude_pad || p->attr->adaptive)
+        return (float)((wy->last - wy->first) * (wx->last - wx->first));
+    return (float)(wy->padded * wx->padded);
+}
+
+/* What the windows over place (row, col) give to n lanes from k on. */
+VEC_FN vf gathered(
+    const struct pooling *p, const void *dy, const void *place, enum dtype t, int64_t image,
+    int64_t row, int64_t col, int64_t k, int n)
+{
+    int64_t r0, r1, c0, c1;
+    covering(&p->y, row, &r0, &r1);
+    covering(&p->x, col, &c0, &c1);
+    vf sum = vset(0);
+    for (int64_t r = r0; r < r1; r++) {
+        struct window wy = window_of(&p->y, r);
+        int64_t u = tap_at(&wy, row);
+        if (u < 0)
+            continue;
+        for (int64_t c = c0; c < c1; c++) {
+            struct window wx = window_of(&p->x, c);
+            int64_t v = tap_at(&wx, col);
+            if (v < 0)
+                continue;
+            int64_t at = ((image * p->y.out + r) * p->x.out + c) * p->places + k;
+            vf g = load_some(dy, t, at, n);
+            if (place) {
+                vi hit = (place_load(place, p->place_type, at, n) == (int32_t)(u * wx.width + v));
+                g = (vf)((vi)g & hit);
+            } else {
+                g = g / divisor(p, &wy, &wx);
+            }
+            sum = sum + g;
+        }
+    }
+    return sum;
+}
+
+VEC_FN void grad_row(
+    const struct pooling *p, const void *dy, const void *place, void *dx, enum dtype t,
+    int64_t image, int64_t row)
+{
+    for (int64_t col = 0; col < p->x.in; col++) {
+        int64_t to = ((image * p->y.in + row) * p->x.in + col) * p->places;
+        for (int64_t k = 0; k < p->places; k += VL) {
+            int n = (int)least(VL, p->places - k);
+            store_some(dx, t, to + k, n, gathered(p, dy, place, t, image, row, col, k, n));
+        }
+    }
+}
+
+static enum status grad_run(const struct kernel_args *a, struct err *e)
+{
+    (void)e;
+    const struct tensor *dy = &a->in[0], *dx = &a->out[0];
+    struct pooling p = pooling_of(&a->attr->pool, dx, dy);
+    const void *place = NULL;
+    if (a->code == OP_MAX_POOL_GRAD) {
+        place = a->in[1].data;
+        p.place_type = a->in[1].dtype;
+    }
+#pragma omp parallel for collapse(2) schedule(static) if (parallel_worth(&p))
+    for (int64_t i = 0; i < p.images; i++)
+        for (int64_t r = 0; r < p.y.in; r++)
+            DTYPE_CONST(p.type, T, grad_row(&p, dy->data, place, dx->data, T, i, r));
+    return ST_OK;
+}
+
+/* ---- average ---- */
+
+VEC_FN void
+mean_row(const struct pooling *p, const void *x, void *y, enum dtype t, int64_t image, int64_t row)
+{
+    struct window wy = window_of(&p->y, row);
+    int64_t from = image * p->y.in * p->x.in * p->places;
+    for (int64_t col = 0; col < p->x.out; col++) {
+        struct window wx = window_of(&p->x, col);
+        int64_t to = ((image * p->y.out + row) * p->x.out + col) * p->places;
+        bool none = wy.last <= wy.first || wx.last <= wx.first;
+        float by = none ? 1 : divisor(p, &wy, &wx);
+        for (int64_t k = 0; k < p->places; k += VL) {
+            int n = (int)least(VL, p->places - k);
+            vf sum = vset(0);
+            for (int64_t u = wy.first; u < wy.last; u++)
+                for (int64_t v = wx.first; v < wx.last; v++) {
+                    int64_t s = (wy.low + u) * p->x.in + wx.low + v;
+                    sum = sum + load_some(x, t, from + s * p->places + k, n);
+                }
+            store_some(y, t, to + k, n, sum / by);
+        }
+    }
+}
+
+static enum status mean_run(const struct kernel_args *a, struct err *e)
+{
+    (void)e;
+    const struct tensor *x = &a->in[0], *y = &a->out[0];
+    struct pooling p = pooling_of(&a->attr->pool, x, y);
+    p.x.dilation = p.y.dilation = 1;
+#pragma omp parallel for collapse(2) schedule(static) if (parallel_worth(&p))
+    for (int64_t i = 0; i < p.images; i++)
+        for (int64_t r = 0; r < p.y.out; r++)
+            DTYPE_CONST(p.type, T, mean_row(&p, x->data, y->data, T, i, r));
+    return ST_OK;
+}
+
+const struct kernel KERNEL(max_pool) = {NULL, max_run, NULL, "max pool: over channels"};
+const struct kernel KERNEL(avg_pool) = {NULL, mean_run, NULL, "average pool: over channels"};
+const struct kernel KERNEL(pool_grad) = {NULL, grad_run, NULL, "pool gradient: gathered"};
