@@ -21,8 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Larger numbers would only overflow the arithmetic of shapes. */
-static const int64_t number_max = (int64_t)1 << 40;
+/* A product of two numbers fits 64 bits: nothing in the arithmetic of shapes overflows. */
+static const int64_t number_max = INT32_MAX;
 
 struct reader {
     const struct layer *layer;
@@ -108,7 +108,7 @@ static enum status read_whole(const struct reader *r, const json_t *v, int64_t l
     if (whole(v, low, out))
         return ST_OK;
     if (json_is_integer(v) && json_integer_value(v) > number_max)
-        return refuse(r, v, "at most 2^40");
+        return refuse(r, v, "at most 2147483647");
     return refuse(r, v, low == 1 ? "a whole number of at least 1" : "a whole number");
 }
 

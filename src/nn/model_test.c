@@ -162,7 +162,7 @@ TEST(bad_parameters, "a parameter of the wrong kind, size or name is a clear err
         {ONE("Linear", "'in_features':NaN,'out_features':1"), "not valid JSON", ST_CORRUPT},
         {ONE("Linear", "'in_features':1000000000,'out_features':1000000000"),
          "parameter \"weight\" of shape [1000000000, 1000000000] is absurdly large", ST_INVALID},
-        {ONE("Linear", "'in_features':9000000000000000000,'out_features':1"), "at most 2^40",
+        {ONE("Linear", "'in_features':9000000000000000000,'out_features':1"), "at most 2147483647",
          ST_INVALID},
         {ONE("Linear", "'in_features':3,'out_features':1,'bias':1"), "must be true or false",
          ST_INVALID},
@@ -184,7 +184,10 @@ TEST(bad_parameters, "a parameter of the wrong kind, size or name is a clear err
          "padding='same' is not supported for strided convolutions", ST_INVALID},
         {ONE("Conv2d", "'in_channels':3,'out_channels':4,'kernel_size':3,'padding_mode':'reflect'"),
          "this version only has \"zeros\"", ST_UNSUPPORTED},
-        {ONE("Conv2d", "'in_channels':1099511627776,'out_channels':1099511627776,'kernel_size':3"),
+        {ONE("Conv2d", "'in_channels':2000000000,'out_channels':2000000000,'kernel_size':3"),
+         "absurdly large", ST_INVALID},
+        {ONE("Conv2d", "'in_channels':1,'out_channels':1,'kernel_size':99999999,'padding':'same',"
+                       "'dilation':2147483647"),
          "absurdly large", ST_INVALID},
         {ONE("ConvTranspose2d",
              "'in_channels':3,'out_channels':4,'kernel_size':3,'output_padding':1"),
@@ -358,9 +361,7 @@ TEST(starting_values, "starting values have PyTorch's distributions")
     drop(&f);
 }
 
-TEST(
-    starting_values_of_tables,
-    "Embedding starts normal with a zero padding row; norms at 1 and 0")
+TEST(starting_values_of_tables, "Embedding starts normal with a zero padding row; norms at 1 and 0")
 {
     struct fixture f;
     int64_t n;
