@@ -81,7 +81,7 @@ static void update_all(
     const struct update_vars *u)
 {
     int *in = mem_alloc((2 * u->n + 4) * sizeof *in), n = 0;
-    int hyper = ir_input(p, "hyper", DT_F64, SHAPE(2));
+    int hyper = ir_input(p, "hyper", DT_F64, SHAPE(o->cycles_momentum ? 3 : 2));
     in[n++] = ir_input(p, "loss_scale", DT_F32, shape_scalar());
     for (size_t v = 0; v < u->n; v++)
         if (grads[v] != IR_NONE)

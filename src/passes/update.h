@@ -26,6 +26,7 @@ struct update_options {
     double max_norm;        /* 0: no clipping */
     bool allow_nonfinite;   /* a gradient scaler is on: skip, do not fail */
     bool log_update_ratio;
+    bool cycles_momentum;   /* hyper has a third element: ops.def */
 };
 
 /* Variables of the update, by parameter variable: accumulator and optimizer state. */

@@ -60,7 +60,8 @@ static void fill_steps_config(struct train *t, const struct train_parts *parts)
         .precision = c->precision, .batch = parts->train_batch, .batches = tp->batches,
         .last_batch = tp->last_count, .accumulate = c->accumulate, .max_norm = c->max_norm,
         .scaler = t->scaler.enabled, .log_update_ratio = c->log_update_ratio,
-        .keep_best = c->patience > 0};
+        .keep_best = c->patience > 0,
+        .cycles_momentum = parts->schedule && schedule_momentum(parts->schedule, NULL)};
     struct sample_form *form = &t->steps_config.sample;
     form->input = shape_from(tp->rank, tp->shape);
     form->target = shape_from(tp->target_rank, tp->target_shape);
@@ -99,6 +100,11 @@ enum status train_new(
     struct train *t = mem_alloc(sizeof *t);
     t->c = *c;
     t->parts = *parts;
+    t->optim = *parts->optim;
+    t->parts.optim = &t->optim;
+    if (parts->schedule)
+        schedule_prepare_optim(parts->schedule, &t->optim);
+    parts = &t->parts;
     if (sink)
         t->sink = *sink;
     t->scaler = make_scaler(c);

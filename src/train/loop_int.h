@@ -21,6 +21,7 @@ struct series {
 struct train {
     struct train_config c;
     struct train_parts parts;
+    struct optim_spec optim;    /* parts.optim, with what the schedule sets at its start */
     struct train_sink sink;
     struct step_config steps_config;
     struct step_set steps;

@@ -151,6 +151,8 @@ static void set_hyper(struct train *t, int index, int64_t present)
     if (hyper) {
         hyper[0] = train_lr(t);
         hyper[1] = (double)(t->at.optimizer_steps + 1);
+        if (t->steps_config.cycles_momentum)
+            (void)schedule_momentum(t->parts.schedule, &hyper[2]);
     }
     if (scale)
         *scale = (float)divisor(t, present);

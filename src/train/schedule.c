@@ -255,7 +255,8 @@ bool schedule_momentum(const struct schedule *s, double *momentum)
 {
     if (s->kind != SCHEDULE_onecycle)
         return false;
-    *momentum = s->momentum;
+    if (momentum)
+        *momentum = s->momentum;
     return true;
 }
 

@@ -203,7 +203,8 @@ static enum status build_train(
     dump(d, p, "recompute");
     struct update_options o = {
         .window = window_of(kind), .optim = c->optim->attr, .max_norm = c->max_norm,
-        .allow_nonfinite = c->scaler, .log_update_ratio = c->log_update_ratio};
+        .allow_nonfinite = c->scaler, .log_update_ratio = c->log_update_ratio,
+        .cycles_momentum = c->cycles_momentum};
     TRY_OUT(pass_update(p, &o, grads, &set->update, e));
     dump(d, p, "update");
     TRY_OUT(lower(p, d, e));

@@ -33,7 +33,7 @@ struct step_config {
     int64_t val_batch, val_batches, val_last_batch; /* batches 0: no validation */
     int64_t accumulate;
     double max_norm;
-    bool scaler, log_update_ratio;
+    bool scaler, log_update_ratio, cycles_momentum;
     bool keep_best; /* early stopping: one more copy of the model's state */
 };
 

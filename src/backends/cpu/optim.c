@@ -111,10 +111,13 @@ asgd(const struct optim_attr *o, double lr, double t, float *eta, float *mu, str
     *mu = (float)(1 / fmax(1, t - o->t0));
 }
 
-static void step_of(const struct kernel_args *a, const struct optim_attr *o, struct job *j)
+static void step_of(const struct kernel_args *a, const struct optim_attr *fixed, struct job *j)
 {
     const double *hyper = a->in[a->n_in - 2].data;
     double lr = hyper[0], t = hyper[1];
+    struct optim_attr now = *fixed, *o = &now;
+    if (tensor_count(&a->in[a->n_in - 2]) > 2)
+        now.momentum = now.beta1 = hyper[2];
     struct optim_step *s = &j->step;
     common(o, a->in[a->n_in - 1].data, t, s);
     switch (o->kind) {
