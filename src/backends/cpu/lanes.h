@@ -2,8 +2,7 @@
  *
  * The kernels around them (elementwise, reductions, softmax, losses, optimizers) are ordinary code
  * that finds blocks of at most ND_BLOCK elements (nd.h); everything done to a block is here. Output
- * arrays may be the input arrays. Sums are formed in float32 lanes within a block, and in double
- * between blocks.
+ * arrays may be the input arrays. Sums are in double.
  */
 #ifndef BACKENDS_CPU_LANES_H
 #define BACKENDS_CPU_LANES_H

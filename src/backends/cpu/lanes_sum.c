@@ -1,7 +1,6 @@
 /* lanes_sum.c - sums, maxima and exponentials of blocks.
  *
- * A block's sum is formed in four vectors of float32 lanes, whose lanes are then added in double in
- * a fixed order; NaN propagates through all of them.
+ * Sums add their lanes in double, in an order given by the length; NaN propagates through all.
  */
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/vec.h"
@@ -19,11 +18,11 @@ VEC_FN void store_n(float *x, int i, int n, vf v)
     else
         vstore_n(x, DT_F32, i, n - i, v);
 }
-VEC_FN double lanes_total(vf x)
+VEC_FN double lanes_total(vd x)
 {
     double s = 0;
     for (int i = 0; i < VL; i++)
-        s += (double)x[i];
+        s += x[i];
     return s;
 }
 /* Lanes past n as 0. */
@@ -35,25 +34,21 @@ VEC_FN vf only_n(vf x, int i, int n)
     return vsel(lane < (n - i), x, vset(0));
 }
 
-/* Sum over i of EXPR, a vector whose lanes past n are 0. */
+/* Sum over i of EXPR, a vector, its lanes added in double: memory is slower than that. */
 #define SUM_OF(EXPR)                                                                               \
     do {                                                                                           \
-        vf s0 = vset(0), s1 = s0, s2 = s0, s3 = s0;                                                \
+        vd s0 = {0}, s1 = {0};                                                                     \
         int i = 0;                                                                                 \
-        for (; i + 4 * VL <= n; i += VL) {                                                         \
-            s0 += (EXPR);                                                                          \
+        for (; i + 2 * VL <= n; i += VL) {                                                         \
+            s0 += __builtin_convertvector((EXPR), vd);                                             \
             i += VL;                                                                               \
-            s1 += (EXPR);                                                                          \
-            i += VL;                                                                               \
-            s2 += (EXPR);                                                                          \
-            i += VL;                                                                               \
-            s3 += (EXPR);                                                                          \
+            s1 += __builtin_convertvector((EXPR), vd);                                             \
         }                                                                                          \
         for (; i + VL <= n; i += VL)                                                               \
-            s0 += (EXPR);                                                                          \
+            s0 += __builtin_convertvector((EXPR), vd);                                             \
         if (i < n)                                                                                 \
-            s1 += only_n((EXPR), i, n);                                                            \
-        return lanes_total((s0 + s1) + (s2 + s3));                                                 \
+            s1 += __builtin_convertvector(only_n((EXPR), i, n), vd);                               \
+        return lanes_total(s0 + s1);                                                               \
     } while (0)
 
 static double sum(const float *x, int n)
@@ -107,18 +102,22 @@ static bool all_finite(const float *x, int n)
     vf bad = vset(0);
     for (int i = 0; i < n; i += VL)
         bad += load_n(x, i, n) * 0.0f; /* NaN when not finite */
-    return lanes_total(bad) == 0;
+    return vsum(bad) == 0;
 }
+
+enum { ROWS = 16 }; /* added in float32 before they go to double */
 
 static void add_rows(double *total, const float *x, int64_t row_stride, int rows, int n)
 {
     for (int i = 0; i < n; i += VL) {
         int m = n - i < VL ? n - i : VL;
-        vf s = vset(0);
-        for (int r = 0; r < rows; r++)
-            s += load_n(x + r * row_stride, i, n);
-        for (int k = 0; k < m; k++)
-            total[i + k] += (double)s[k];
+        for (int first = 0; first < rows; first += ROWS) {
+            vf s = vset(0);
+            for (int r = first; r < rows && r < first + ROWS; r++)
+                s += load_n(x + r * row_stride, i, n);
+            for (int k = 0; k < m; k++)
+                total[i + k] += (double)s[k];
+        }
     }
 }
 
@@ -128,19 +127,9 @@ static void exp_scale(const float *x, float shift, float scale, float *y, int n)
         store_n(y, i, n, vexp(load_n(x, i, n) - shift) * scale);
 }
 
-/* Added in double: the logarithm of a sum near 1 keeps its digits. */
 static double exp_sum(const float *x, float shift, int n)
 {
-    vd s = {0};
-    int i = 0;
-    for (; i + VL <= n; i += VL)
-        s += __builtin_convertvector(vexp(vload(x, DT_F32, i) - shift), vd);
-    if (i < n)
-        s += __builtin_convertvector(only_n(vexp(vload_n(x, DT_F32, i, n - i) - shift), i, n), vd);
-    double total = 0;
-    for (int k = 0; k < VL; k++)
-        total += s[k];
-    return total;
+    SUM_OF(vexp(load_n(x, i, n) - shift));
 }
 
 static void max_into(float *m, const float *x, int n) /* NaN in x stays in m */

@@ -1,0 +1,216 @@
+/* update_test.c - accumulation, gradient check, update ratio and the optimizers. */
+#include "backends/cpu/kernel_test.h"
+
+#include <math.h>
+#include <string.h>
+
+TEST(k_accumulate, "P2 P9 case-T13: low-precision gradients add up in float32")
+{
+    struct kt k;
+    kt_init(&k, OP_ACCUMULATE, 1);
+    kt_in(&k, DT_F32, LAYOUT_ROW, SHAPE(37));
+    kt_in(&k, DT_BF16, LAYOUT_ROW, SHAPE(37));
+    for (int i = 0; i < 37; i++)
+        kt_put(&k.in[0], i, 0), kt_put(&k.in[1], i, 1);
+    k.out[0] = k.in[0];
+    k.n_out = 1;
+    for (int i = 0; i < 512; i++)
+        kt_run(&k);
+    CHECK(kt_at(&k.in[0], 36) / 512 == 1);
+    k.n_out = 0;
+    kt_free(&k);
+}
+
+/* ctl of n gradients of `size` elements of value g. */
+static void ctl_of(double scale, double max_norm, enum dtype t, int n, double g, double ctl[4])
+{
+    struct kt k;
+    kt_init(&k, OP_GRAD_CHECK, 1);
+    k.attr.check.max_norm = max_norm;
+    kt_in(&k, DT_F32, LAYOUT_ROW, shape_scalar());
+    kt_put(&k.in[0], 0, scale);
+    kt_in(&k, t, LAYOUT_ROW, SHAPE(n));
+    for (int i = 0; i < n; i++)
+        kt_put(&k.in[1], i, g);
+    kt_out(&k, DT_F32, LAYOUT_ROW, SHAPE(4));
+    kt_run(&k);
+    for (int i = 0; i < 4; i++)
+        ctl[i] = kt_at(&k.out[0], i);
+    kt_free(&k);
+}
+
+TEST(k_grad_check, "A3 P7 case-T20: the norm does not overflow, and what is not finite is skipped")
+{
+    double ctl[4];
+    ctl_of(1, 1, DT_F16, 1, 300, ctl);
+    CHECK_NEAR(300 * ctl[1], 1, 1e-6);
+    ctl_of(1, 1, DT_F32, 100, 1e20, ctl);
+    CHECK_NEAR(ctl[3] / 1e21, 1, 1e-6);
+    CHECK_NEAR(1e20 * ctl[1], 0.1, 1e-6);
+    CHECK(ctl[2] == 0);
+    ctl_of(1, 1, DT_F32, 2, INFINITY, ctl);
+    CHECK(ctl[2] == 1);
+    ctl_of(1, 0, DT_F32, 2, NAN, ctl);
+    CHECK(ctl[2] == 1);
+    ctl_of(1024, 10, DT_F32, 4, 1024, ctl);
+    CHECK(ctl[0] == 1.0 / 1024 && ctl[1] == 1 && ctl[3] == 2);
+}
+
+TEST(k_update_ratio, "P7: norm of rate times gradient over norm of the parameters")
+{
+    struct kt k;
+    kt_init(&k, OP_UPDATE_RATIO, 1);
+    kt_in(&k, DT_F64, LAYOUT_ROW, SHAPE(2));
+    kt_in(&k, DT_F32, LAYOUT_ROW, SHAPE(4));
+    kt_put(&k.in[0], 0, 0.1);
+    static const double ctl[] = {0.5, 0.25, 0, 0};
+    for (int i = 0; i < 4; i++)
+        kt_put(&k.in[1], i, ctl[i]);
+    for (int i = 2; i < 6; i++) {
+        kt_in(&k, DT_F32, LAYOUT_ROW, SHAPE(1));
+        kt_put(&k.in[i], 0, i % 2 ? 8 * (i - 2) : i - 1.0); /* w 1, 3; g 8, 24 */
+    }
+    kt_out(&k, DT_F32, LAYOUT_ROW, shape_scalar());
+    kt_run(&k);
+    CHECK_NEAR(kt_at(&k.out[0], 0), 0.1 * sqrt(10) / sqrt(10), 1e-7);
+    kt_free(&k);
+}
+
+/* A parameter of n elements, its states, and one step after another. */
+struct opt {
+    struct kt k;
+    int grad;
+};
+
+static void opt_begin(struct opt *o, struct optim_attr a, int states, int n, double w)
+{
+    kt_init(&o->k, OP_OPTIMIZER, 1);
+    o->k.attr.optim = a;
+    for (int i = 0; i <= states; i++) {
+        bool scalar = (a.kind == OPTIM_NADAM && i == 3) || (a.kind == OPTIM_ASGD && i >= 2);
+        kt_in(&o->k, DT_F32, LAYOUT_ROW, scalar ? shape_scalar() : SHAPE(n));
+        for (int j = 0; j < (scalar ? 1 : n); j++)
+            kt_put(&o->k.in[i], j, i ? scalar : w);
+    }
+    o->grad = states + 1;
+    kt_in(&o->k, DT_F32, LAYOUT_ROW, SHAPE(n));
+    kt_in(&o->k, DT_F64, LAYOUT_ROW, SHAPE(2));
+    kt_in(&o->k, DT_F32, LAYOUT_ROW, SHAPE(4));
+    for (int i = 0; i < 4; i++)
+        kt_put(&o->k.in[states + 3], i, i < 2);
+}
+
+static void opt_step(struct opt *o, double g, double lr, int t)
+{
+    for (int64_t i = 0; i < tensor_count(&o->k.in[o->grad]); i++)
+        kt_put(&o->k.in[o->grad], i, g);
+    kt_put(&o->k.in[o->grad + 1], 0, lr);
+    kt_put(&o->k.in[o->grad + 1], 1, t);
+    kt_run(&o->k);
+}
+
+static double opt_w(const struct opt *o)
+{
+    int64_t n = tensor_count(&o->k.in[0]);
+    for (int64_t i = 1; i < n; i++)
+        CHECK(kt_at(&o->k.in[0], i) == kt_at(&o->k.in[0], 0));
+    return kt_at(&o->k.in[0], n - 1);
+}
+
+static const struct optim_attr plain = {
+    .beta1 = 0.9,
+    .beta2 = 0.999,
+    .eps = 1e-8,
+    .alpha = 0.99,
+    .momentum_decay = 4e-3,
+    .eta_minus = 0.5,
+    .eta_plus = 1.2,
+    .step_min = 1e-6,
+    .step_max = 50,
+    .lambd = 1e-4,
+    .t0 = 1e6};
+
+TEST(k_adamw_decay, "L4 case-T28: AdamW shrinks the old weight, then steps")
+{
+    struct opt o;
+    struct optim_attr a = plain;
+    a.kind = OPTIM_ADAMW;
+    a.weight_decay = 0.1;
+    opt_begin(&o, a, 2, 37, 1);
+    opt_step(&o, 3, 0.1, 1);
+    CHECK_NEAR(opt_w(&o), 0.89, 1e-7);
+    kt_free(&o.k);
+}
+
+TEST(k_adam_moments, "A9 case-T41: Adam and SGD with momentum over several steps")
+{
+    struct opt o;
+    struct optim_attr a = plain;
+    a.kind = OPTIM_ADAM;
+    opt_begin(&o, a, 2, 37, 1);
+    opt_step(&o, 1, 0.1, 1);
+    opt_step(&o, 0.5, 0.1, 2);
+    CHECK_NEAR(opt_w(&o), 0.806782, 1e-6);
+    kt_free(&o.k);
+    a.kind = OPTIM_SGD;
+    a.momentum = 0.9;
+    opt_begin(&o, a, 1, 37, 0);
+    for (int t = 1; t <= 4; t++)
+        opt_step(&o, 1, 0.1, t);
+    CHECK_NEAR(opt_w(&o), -0.9049, 1e-7);
+    kt_free(&o.k);
+}
+
+/* torch.optim's results of PyTorch 1.13: w = 1, gradients 1, 0.5, -2, rate 0.1, weight_decay 0.01.
+ */
+static const struct {
+    enum optim_kind kind;
+    int states;
+    double want;
+} known[] = {
+#include "backends/cpu/optim_known.def"
+};
+
+TEST(k_optimizers, "P7: three steps of each optimizer end on PyTorch's bits")
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        struct opt o;
+        struct optim_attr a = plain;
+        a.kind = known[i].kind;
+        a.weight_decay = a.kind == OPTIM_RPROP ? 0 : 0.01;
+        a.momentum = a.kind == OPTIM_SGD || a.kind == OPTIM_RMSPROP ? 0.9 : 0;
+        a.nesterov = a.kind == OPTIM_SGD;
+        a.amsgrad = a.kind == OPTIM_ADAM;
+        a.centered = a.kind == OPTIM_RMSPROP;
+        a.eps = a.kind == OPTIM_ADAGRAD ? 1e-10 : 1e-8;
+        a.alpha = a.kind == OPTIM_ASGD ? 0.75 : 0.99;
+        opt_begin(&o, a, known[i].states, 53, 1);
+        for (int j = 0; j < 53 && a.kind == OPTIM_RPROP; j++)
+            kt_put(&o.k.in[2], j, 0.1);
+        if (a.kind == OPTIM_ASGD)
+            kt_put(&o.k.in[2], 0, 0.1);
+        static const double g[] = {1, 0.5, -2};
+        for (int t = 1; t <= 3; t++)
+            opt_step(&o, g[t - 1], 0.1, t);
+        if (opt_w(&o) != (double)(float)known[i].want)
+            test_fail(
+                __FILE__, __LINE__, "optimizer %d: %.9g, not %.9g", (int)a.kind, opt_w(&o),
+                known[i].want);
+        kt_free(&o.k);
+    }
+}
+
+TEST(k_optimizer_skip, "P7: a skipped update changes nothing; scale and clip are applied")
+{
+    struct opt o;
+    struct optim_attr a = plain;
+    a.kind = OPTIM_SGD;
+    opt_begin(&o, a, 0, 70000, 1);
+    kt_put(&o.k.in[3], 0, 0.5), kt_put(&o.k.in[3], 1, 0.25);
+    opt_step(&o, 8, 0.5, 1);
+    CHECK(opt_w(&o) == 0.5);
+    kt_put(&o.k.in[3], 2, 1);
+    opt_step(&o, NAN, 0.5, 2);
+    CHECK(opt_w(&o) == 0.5);
+    kt_free(&o.k);
+}
