@@ -1,0 +1,169 @@
+/* answer.c - the last words of a command, in both forms. */
+#include "cli/answer.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Set once, read by the handler for exhausted memory, which gets no context. */
+static bool json_asked;
+
+bool colour_on(FILE *f)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    return !(no && no[0]) && isatty(fileno(f)) && !(term && strcmp(term, "dumb") == 0);
+}
+
+/* Allocates nothing. */
+_Noreturn static void exhausted(size_t size_bytes)
+{
+    char text[512];
+    const char *message = "host memory is exhausted";
+    if (json_asked) {
+        int n = snprintf(
+            text, sizeof text,
+            "{\n  \"schema\": 1,\n  \"status\": \"failed\",\n  \"error\": {\n    \"code\": "
+            "\"%s\",\n"
+            "    \"message\": \"%s\",\n    \"node_id\": null,\n    \"node_type\": null,\n"
+            "    \"detail\": \"%zu more bytes could not be had\",\n    \"hint\": null\n  }\n}\n",
+            status_code(ST_OOM), message, size_bytes);
+        if (write(STDOUT_FILENO, text, (size_t)n) != n)
+            _exit(status_exit(ST_OOM));
+    }
+    int n = snprintf(
+        text, sizeof text, "snug: error: %s: %zu more bytes could not be had\n", message,
+        size_bytes);
+    if (write(STDERR_FILENO, text, (size_t)n) != n)
+        _exit(status_exit(ST_OOM));
+    _exit(status_exit(ST_OOM));
+}
+
+void answer_begin(bool json)
+{
+    json_asked = json;
+    mem_on_exhausted(exhausted);
+    json_set_alloc_funcs(mem_alloc, mem_free);
+}
+
+/* Length of the UTF-8 sequence at `s`; 0 where there is none. */
+static size_t sequence(const unsigned char *s)
+{
+    size_t n = s[0] < 0x80                   ? 1
+               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
+               : s[0] >= 0xE0 && s[0] < 0xF0 ? 3
+               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
+                                             : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+    bool overlong = (s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xF0 && s[1] < 0x90);
+    bool beyond = (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF4 && s[1] > 0x8F);
+    return overlong || beyond ? 0 : n;
+}
+
+/* Texts hold names from outside, and end where their buffer ended: what is not UTF-8 becomes "?".
+ */
+static void put_text(json_t *o, const char *key, const char *text)
+{
+    struct str clean;
+    str_init(&clean);
+    while (*text) {
+        size_t n = sequence((const unsigned char *)text);
+        str_add_n(&clean, n ? text : "?", n ? n : 1);
+        text += n ? n : 1;
+    }
+    json_put_str(o, key, clean.n ? clean.data : NULL);
+    str_release(&clean);
+}
+
+static json_t *error_json(const struct err *e)
+{
+    json_t *o = json_object();
+    json_put_str(o, "code", status_code(e->status));
+    put_text(o, "message", e->text);
+    put_text(o, "node_id", e->node);
+    put_text(o, "node_type", e->node_type);
+    put_text(o, "detail", e->detail);
+    put_text(o, "hint", e->hint);
+    return o;
+}
+
+json_t *answer_document(enum status st, const struct err *e, json_t *content)
+{
+    json_t *d = json_object();
+    json_put_i64(d, "schema", 1);
+    json_put_str(
+        d, "status",
+        st == ST_OK            ? "succeeded"
+        : st == ST_INTERRUPTED ? "interrupted"
+                               : "failed");
+    json_put(d, "error", st == ST_OK ? json_null() : error_json(e));
+    if (content && json_object_update(d, content) != 0)
+        json_put_str(d, "status", "failed");
+    json_decref(content);
+    return d;
+}
+
+/* "  hint: " and the lines of `text`, each indented. */
+static void show_lines(const char *label, const char *text)
+{
+    if (!text[0])
+        return;
+    (void)fprintf(stderr, "  %s", label);
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        (void)fprintf(stderr, "%.*s\n", (int)n, text);
+        text += n + (text[n] == '\n');
+        if (*text)
+            (void)fputs("    ", stderr);
+    }
+}
+
+static void show_error(enum status st, const struct err *e)
+{
+    bool colour = colour_on(stderr);
+    const char *red = colour ? "\033[1;31m" : "", *plain = colour ? "\033[0m" : "";
+    if (st == ST_INTERRUPTED)
+        (void)fprintf(stderr, "snug: interrupted: %s\n", e->text);
+    else
+        (void)fprintf(stderr, "snug: %serror:%s %s\n", red, plain, e->text);
+    if (e->node[0])
+        (void)fprintf(
+            stderr, "  node: %s%s%s%s\n", e->node, e->node_type[0] ? " (" : "", e->node_type,
+            e->node_type[0] ? ")" : "");
+    show_lines("", e->detail);
+    show_lines("hint: ", e->hint);
+}
+
+int answer_text(const char *text)
+{
+    struct err e = {0};
+    if (fputs(text, stdout) >= 0 && fflush(stdout) == 0)
+        return status_exit(ST_OK);
+    enum status st = err_errno(&e, "could not write to stdout");
+    show_error(st, &e);
+    return status_exit(st);
+}
+
+int answer_end(bool json, enum status st, const struct err *e, json_t *content)
+{
+    int rc = status_exit(st);
+    if (json) {
+        json_t *d = answer_document(st, e, content);
+        char *text = json_text(d, true);
+        int written = answer_text(text);
+        written = written ? written : answer_text("\n");
+        mem_free(text);
+        json_decref(d);
+        return rc ? rc : written;
+    }
+    json_decref(content);
+    if (st != ST_OK)
+        show_error(st, e);
+    else if (fflush(stdout) != 0)
+        rc = answer_text("");
+    return rc;
+}

@@ -1,0 +1,323 @@
+/* args.c - reads the command line by the tables of commands and options. */
+#include "cli/args.h"
+
+#include "cli/commands.h"
+
+#include <math.h>
+#include <string.h>
+
+enum option_kind {
+    OPTION_KIND_FLAG,
+    OPTION_KIND_TEXT,
+    OPTION_KIND_LIST,
+    OPTION_KIND_INT,
+    OPTION_KIND_COUNT,
+    OPTION_KIND_GIB,
+    OPTION_KIND_CHOICE
+};
+struct option {
+    const char *name, *value;
+    enum option_kind kind;
+    const char *choices, *about;
+};
+static const struct option options[] = {
+#define OPTION(id, name, value, kind, choices, about)                                              \
+    {name, value, OPTION_KIND_##kind, choices, about},
+#include "cli/options.def"
+#undef OPTION
+};
+
+static const struct command commands[] = {
+#define COMMAND(name, function, most, arguments, options, about, help)                             \
+    {#name, function, most, arguments, options, about, help},
+#include "cli/commands.def"
+#undef COMMAND
+};
+
+size_t command_count(void)
+{
+    return sizeof commands / sizeof *commands;
+}
+
+const struct command *command_at(size_t i)
+{
+    return &commands[i];
+}
+
+const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; i < command_count(); i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+/* ---- which options a command takes ---- */
+
+/* Whether `name` of length n is a word of `words`. */
+static bool has_word(const char *words, const char *name, size_t n)
+{
+    while (*words) {
+        size_t length = strcspn(words, " ");
+        if (length == n && strncmp(words, name, n) == 0)
+            return true;
+        words += length + (words[length] == ' ');
+    }
+    return false;
+}
+
+static bool takes(const struct command *c, enum option_id id)
+{
+    return id == OPTION_JSON || id == OPTION_HELP ||
+           has_word(c->options, options[id].name, strlen(options[id].name));
+}
+
+/* OPTION_COUNT when the command has no such option. */
+static enum option_id find_option(const struct command *c, const char *name, size_t n)
+{
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (strlen(options[i].name) == n && strncmp(options[i].name, name, n) == 0 &&
+            takes(c, (enum option_id)i))
+            return (enum option_id)i;
+    return OPTION_COUNT;
+}
+
+static enum status
+unknown_option(const struct command *c, const char *given, size_t n, struct err *e)
+{
+    const char *names[OPTION_COUNT], *near;
+    size_t count = 0;
+    char word[64];
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (takes(c, (enum option_id)i))
+            names[count++] = options[i].name;
+    if (n > sizeof word - 1)
+        n = sizeof word - 1;
+    memcpy(word, given, n);
+    word[n] = 0;
+    (void)err_set(e, ST_USAGE, "`snug %s` has no option --%s", c->name, word);
+    near = str_nearest(word, names, count);
+    if (near)
+        err_hint(e, "did you mean --%s? `snug %s --help` lists the options", near, c->name);
+    else
+        err_hint(e, "`snug %s --help` lists the options", c->name);
+    return ST_USAGE;
+}
+
+/* ---- values ---- */
+
+/* Whether `value` is one of "a|b|c". */
+static bool is_choice(const char *choices, const char *value)
+{
+    size_t n = strlen(value);
+    while (*choices) {
+        size_t length = strcspn(choices, "|");
+        if (n == length && strncmp(choices, value, n) == 0)
+            return true;
+        choices += length + (choices[length] == '|');
+    }
+    return false;
+}
+
+static enum status read_gib(const struct option *o, const char *text, int64_t *bytes, struct err *e)
+{
+    double gib;
+    if (!str_to_f64(text, &gib) || !isfinite(gib) || gib <= 0 || gib > 1e9)
+        return err_set(
+            e, ST_USAGE, "--%s wants a number of GiB above 0, not \"%s\"", o->name, text);
+    *bytes = (int64_t)llround(gib * 1073741824.0);
+    return ST_OK;
+}
+
+static enum status read_value(struct args *a, enum option_id id, const char *text, struct err *e)
+{
+    const struct option *o = &options[id];
+    struct option_value *v = &a->option[id];
+    int64_t least = o->kind == OPTION_KIND_COUNT ? 0 : INT64_MIN;
+    v->given = true;
+    v->text = text;
+    switch (o->kind) {
+    case OPTION_KIND_LIST:
+        vec_push(&a->sets, text);
+        return ST_OK;
+    case OPTION_KIND_GIB:
+        return read_gib(o, text, &v->number, e);
+    case OPTION_KIND_INT:
+    case OPTION_KIND_COUNT:
+        if (str_to_i64(text, &v->number) && v->number >= least)
+            return ST_OK;
+        return err_set(
+            e, ST_USAGE, "--%s wants %s, not \"%s\"", o->name,
+            least == 0 ? "an integer from 0" : "an integer", text);
+    case OPTION_KIND_CHOICE:
+        if (is_choice(o->choices, text))
+            return ST_OK;
+        return err_set(e, ST_USAGE, "--%s is one of %s, not \"%s\"", o->name, o->choices, text);
+    case OPTION_KIND_FLAG:
+    case OPTION_KIND_TEXT:
+        break;
+    }
+    if (o->kind == OPTION_KIND_TEXT && !text[0])
+        return err_set(e, ST_USAGE, "--%s is empty", o->name);
+    return ST_OK;
+}
+
+/* argv[*i] starts with "--": reads it, and the next one where that is its value. */
+static enum status read_option(int argc, char *const *argv, int *i, struct args *a, struct err *e)
+{
+    const char *name = argv[*i] + 2, *equals = strchr(name, '=');
+    size_t n = equals ? (size_t)(equals - name) : strlen(name);
+    enum option_id id = find_option(a->command, name, n);
+    if (id == OPTION_COUNT)
+        return unknown_option(a->command, name, n, e);
+    if (options[id].kind == OPTION_KIND_FLAG) {
+        if (equals)
+            return err_set(e, ST_USAGE, "--%s takes no value", options[id].name);
+        a->option[id].given = true;
+        return ST_OK;
+    }
+    if (equals)
+        return read_value(a, id, equals + 1, e);
+    if (*i + 1 >= argc)
+        return err_set(
+            e, ST_USAGE, "--%s needs a value: --%s %s", options[id].name, options[id].name,
+            options[id].value);
+    return read_value(a, id, argv[++*i], e);
+}
+
+/* ---- the line ---- */
+
+static enum status add_argument(struct args *a, const char *text, struct err *e)
+{
+    if (a->n_arguments == a->command->arguments_max)
+        return err_set(
+            e, ST_USAGE, "`snug %s` takes %s; \"%s\" is too much", a->command->name,
+            a->command->arguments_max ? a->command->arguments : "no arguments", text);
+    a->argument[a->n_arguments++] = text;
+    return ST_OK;
+}
+
+static enum status find_command(const char *name, struct args *a, struct err *e)
+{
+    const char *names[sizeof commands / sizeof *commands], *near;
+    a->command = command_find(name);
+    if (a->command)
+        return ST_OK;
+    for (size_t i = 0; i < command_count(); i++)
+        names[i] = commands[i].name;
+    (void)err_set(
+        e, ST_USAGE, name[0] == '-' ? "snug has no option \"%s\"" : "snug has no command \"%s\"",
+        name);
+    near = name[0] == '-' ? NULL : str_nearest(name, names, command_count());
+    if (near)
+        err_hint(e, "did you mean `snug %s`? `snug --help` lists the commands", near);
+    else
+        err_hint(e, "`snug --help` lists the commands");
+    return ST_USAGE;
+}
+
+static enum status read_rest(int argc, char *const *argv, struct args *a, struct err *e)
+{
+    bool plain = false;
+    for (int i = 2; i < argc; i++) {
+        if (plain || argv[i][0] != '-' || !argv[i][1]) {
+            TRY(add_argument(a, argv[i], e));
+        } else if (strcmp(argv[i], "--") == 0) {
+            plain = true;
+        } else if (strcmp(argv[i], "-h") == 0) {
+            a->help = true;
+        } else if (argv[i][1] == '-') {
+            TRY(read_option(argc, argv, &i, a, e));
+        } else {
+            return unknown_option(a->command, argv[i] + 1, strlen(argv[i] + 1), e);
+        }
+    }
+    return ST_OK;
+}
+
+/* Before anything else: a wrong line still gets its answer in the form that was asked for. */
+static bool wants_json(int argc, char *const *argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    return false;
+}
+
+enum status args_parse(int argc, char *const *argv, struct args *a, struct err *e)
+{
+    *a = (struct args){0};
+    a->json = wants_json(argc, argv);
+    if (argc > 1 && strcmp(argv[1], "--json") == 0)
+        return err_set(e, ST_USAGE, "--json stands after the command: snug COMMAND --json");
+    if (argc < 2) {
+        (void)err_set(e, ST_USAGE, "what shall snug do?");
+        err_hint(e, "`snug --help` lists the commands");
+        return ST_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        (strcmp(argv[1], "help") == 0 && argc == 2)) {
+        a->help = true;
+        return ST_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        a->version = true;
+        return ST_OK;
+    }
+    if (strcmp(argv[1], "help") == 0) {
+        a->help = true;
+        return find_command(argv[2], a, e);
+    }
+    TRY(find_command(argv[1], a, e));
+    TRY(read_rest(argc, argv, a, e));
+    a->help |= a->option[OPTION_HELP].given;
+    bool needs = a->command->arguments[0] && a->command->arguments[0] != '[';
+    if (!a->help && needs && a->n_arguments == 0)
+        return err_set(e, ST_USAGE, "`snug %s` needs %s", a->command->name, a->command->arguments);
+    return ST_OK;
+}
+
+void args_release(struct args *a)
+{
+    vec_release(&a->sets);
+}
+
+/* ---- help ---- */
+
+void args_help(struct str *out)
+{
+    str_add(
+        out, "snug - training that fits: the peak memory of a run is known before it starts\n\n"
+             "Usage: snug COMMAND [OPTIONS]\n\nCommands:\n");
+    for (size_t i = 0; i < command_count(); i++)
+        str_printf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
+    str_add(
+        out,
+        "\n`snug COMMAND --help` tells all about a command; `snug --version` which snug this is.\n"
+        "Exit status: 0 done, 1 failed, 2 wrong use, 3 out of memory, 130 interrupted.\n"
+        "Files live in $SNUG_HOME (default ~/.local/share/snug): models, images, data.\n"
+        "\nFirst: snug plan examples/fashion-cnn/graph.json\n"
+        "Then:  snug run examples/fashion-cnn/graph.json\n");
+}
+
+void args_command_help(const struct command *c, struct str *out)
+{
+    str_printf(
+        out, "snug %s - %s\n\nUsage: snug %s%s%s [OPTIONS]\n\n", c->name, c->about, c->name,
+        c->arguments[0] ? " " : "", c->arguments);
+    const char *examples = strstr(c->help, "Example");
+    size_t prose = examples ? (size_t)(examples - c->help) : strlen(c->help);
+    str_add_n(out, c->help, prose);
+    str_add(out, "Options:\n");
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        char left[64];
+        if (!takes(c, (enum option_id)i))
+            continue;
+        (void)snprintf(
+            left, sizeof left, "--%s%s%s", options[i].name, options[i].value ? " " : "",
+            options[i].value ? options[i].value : "");
+        str_printf(out, "  %-22s %s\n", left, options[i].about);
+    }
+    if (examples)
+        str_printf(out, "\n%s", examples);
+}

@@ -1,0 +1,61 @@
+/* args.h - the command line: which command, its arguments and options (rows: commands.def,
+ * options.def).
+ *
+ *     struct args a;
+ *     enum status st = args_parse(argc, argv, &a, e);   ST_USAGE: one line says what is wrong
+ *     ... a.command->run(&a) ...
+ *     args_release(&a);
+ *
+ * Options may stand before or after arguments, as `--name value` or `--name=value`; after `--`
+ * everything is an argument. Given twice, the last counts.
+ */
+#ifndef CLI_ARGS_H
+#define CLI_ARGS_H
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+enum option_id {
+#define OPTION(id, name, value, kind, choices, about) OPTION_##id,
+#include "cli/options.def"
+#undef OPTION
+    OPTION_COUNT
+};
+
+struct args;
+struct command {
+    const char *name;
+    int (*run)(const struct args *a); /* returns the exit status */
+    int arguments_max;
+    const char *arguments, *options, *about, *help;
+};
+size_t command_count(void);
+const struct command *command_at(size_t i);
+const struct command *command_find(const char *name); /* NULL when there is none */
+
+enum { ARGS_MAX = 1 }; /* arguments of a command */
+struct option_value {
+    bool given;
+    const char *text;
+    int64_t number; /* INT, COUNT; GIB: bytes */
+};
+/* Texts are borrowed from argv. */
+struct args {
+    const struct command *command; /* NULL: only help or version was asked for */
+    bool json, help, version;
+    const char *argument[ARGS_MAX];
+    int n_arguments;
+    struct option_value option[OPTION_COUNT];
+    VEC(const char *) sets; /* --set */
+};
+
+/* Always leaves `a` fit for args_release; json is found even where the rest is wrong. */
+enum status args_parse(int argc, char *const *argv, struct args *a, struct err *e) NODISCARD;
+void args_release(struct args *a);
+
+/* `snug --help`, and `snug COMMAND --help`. */
+void args_help(struct str *out);
+void args_command_help(const struct command *c, struct str *out);
+
+#endif

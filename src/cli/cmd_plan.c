@@ -1,0 +1,113 @@
+/* cmd_plan.c - `snug plan`: the memory bill of a graph, without running it. */
+#include "cli/answer.h"
+#include "cli/bill.h"
+#include "cli/commands.h"
+
+#include "base/env.h"
+
+#include <stdlib.h>
+
+enum { NODE_ROWS = 12 };
+
+struct planning {
+    struct graph *graph;
+    struct run *run;
+    char *dump; /* from open_memstream */
+    size_t dump_bytes;
+    int64_t process_bytes;
+};
+
+static enum status make_plan(const struct args *a, struct planning *p, struct err *e)
+{
+    struct run_options o = run_options_of(a);
+    TRY(graph_of(a, &p->graph, e));
+    if (o.dump_after) {
+        o.dump_out = open_memstream(&p->dump, &p->dump_bytes);
+        if (!o.dump_out)
+            return err_errno(e, "cannot keep the dump");
+    }
+    enum status st = run_new(p->graph, &o, NULL, &p->run, e);
+    p->process_bytes = process_rss_bytes();
+    if (st == ST_OK)
+        st = run_plan(p->run, e);
+    if (o.dump_out)
+        (void)fclose(o.dump_out);
+    if (st == ST_OK && o.dump_after && p->dump_bytes == 0) {
+        st = err_set(e, ST_USAGE, "there is no pass \"%s\" here", o.dump_after);
+        err_hint(e, "--dump-after all prints the programs after every pass, with its name");
+    }
+    return st;
+}
+
+/* The plan stands, but the budget is below it: exit status 3. */
+static enum status check_budget(const struct args *a, const struct planning *p, struct err *e)
+{
+    char need[32], has[32];
+    int64_t budget = a->option[OPTION_MEMORY_GIB].number;
+    int64_t peak = run_get_bill(p->run)->peak_bytes;
+    if (!a->option[OPTION_MEMORY_GIB].given || peak <= budget)
+        return ST_OK;
+    (void)err_set(
+        e, ST_OOM, "the plan needs %s, and the budget of --memory-gib has %s",
+        bytes_text(peak, need, sizeof need), bytes_text(budget, has, sizeof has));
+    err_detail(e, "peak %lld bytes, budget %lld bytes", (long long)peak, (long long)budget);
+    err_hint(
+        e,
+        "cheapest first: a smaller batch_size on the DataLoader; precision bf16; accumulate_steps "
+        "up and batch_size down by the same factor; a smaller model or image");
+    return ST_OOM;
+}
+
+static json_t *document(const struct args *a, const struct planning *p)
+{
+    json_t *d = run_plan_json(p->run, a->option[OPTION_TIMELINE].given);
+    json_put(d, "facts", run_facts(p->run));
+    if (p->dump)
+        json_put(d, "dump", json_stringn(p->dump, p->dump_bytes));
+    return d;
+}
+
+static void text(const struct args *a, const struct planning *p, struct str *out)
+{
+    if (p->dump) {
+        str_add_n(out, p->dump, p->dump_bytes);
+        return;
+    }
+    struct bill_options o = {
+        .colour = colour_on(stdout),
+        .all_programs = a->option[OPTION_TIMELINE].given,
+        .rows_max = NODE_ROWS,
+        .process_bytes = p->process_bytes,
+        .budget_bytes = a->option[OPTION_MEMORY_GIB].number,
+        .capacity_bytes = host_capacity_bytes(),
+    };
+    json_t *plan = run_plan_json(p->run, true);
+    bill_text(plan, &o, out);
+    json_decref(plan);
+}
+
+int cmd_plan(const struct args *a)
+{
+    struct err e = {0};
+    struct planning p = {0};
+    struct str out;
+    str_init(&out);
+    int rc = 0;
+    json_t *d = NULL;
+    enum status st = make_plan(a, &p, &e);
+    bool planned = st == ST_OK;
+    if (planned)
+        st = check_budget(a, &p, &e);
+    if (planned && a->json) {
+        d = document(a, &p);
+    } else if (planned) {
+        text(a, &p, &out);
+        rc = answer_text(out.data);
+    }
+    int end = answer_end(a->json, st, &e, d);
+    str_release(&out);
+    run_free(p.run);
+    graph_free(p.graph);
+    free(p.dump);
+    return end ? end : rc;
+}

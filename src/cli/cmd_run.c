@@ -1,0 +1,128 @@
+/* cmd_run.c - `snug run`: bill, live display, result. */
+#include "cli/answer.h"
+#include "cli/bill.h"
+#include "cli/commands.h"
+#include "cli/live.h"
+
+#include "base/env.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NODE_ROWS = 8 };
+
+/* How often Stop was asked for: the one thing a signal handler can reach. */
+static volatile sig_atomic_t stops;
+
+static void on_stop(int signal_number)
+{
+    (void)signal_number;
+    stops = stops + 1;
+    if (stops > 1)
+        _exit(status_exit(ST_INTERRUPTED));
+}
+
+static bool stop_asked(void *ctx)
+{
+    (void)ctx;
+    return stops > 0;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction act = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+    (void)sigemptyset(&act.sa_mask);
+    (void)sigaction(SIGINT, &act, NULL);
+    (void)sigaction(SIGTERM, &act, NULL);
+}
+
+static void add_facts(struct str *out, const struct graph *g, const struct run *r)
+{
+    json_t *facts = run_facts(r);
+    str_printf(out, "%s (%s)\n", graph_name(g), graph_path(g));
+    str_printf(
+        out, "snug %s, cpu with %s, %lld threads, seed %lld\n\n",
+        json_get_str(facts, "version", ""), json_get_str(facts, "isa", ""),
+        (long long)json_get_i64(facts, "threads", 0), (long long)json_get_i64(facts, "seed", 0));
+    json_decref(facts);
+}
+
+static void
+show_bill(const struct args *a, const struct graph *g, const struct run *r, int64_t process_bytes)
+{
+    struct bill_options o = {
+        .colour = colour_on(stdout),
+        .rows_max = NODE_ROWS,
+        .process_bytes = process_bytes,
+        .budget_bytes = a->option[OPTION_MEMORY_GIB].number,
+        .capacity_bytes = host_capacity_bytes(),
+    };
+    struct str out;
+    json_t *plan = run_plan_json(r, true);
+    str_init(&out);
+    add_facts(&out, g, r);
+    bill_text(plan, &o, &out);
+    str_add(&out, "\n");
+    (void)fputs(out.data, stdout);
+    (void)fflush(stdout);
+    str_release(&out);
+    json_decref(plan);
+}
+
+static void show_result(const struct run *r)
+{
+    struct str out;
+    json_t *d = run_document(r);
+    str_init(&out);
+    bill_result_text(d, colour_on(stdout), &out);
+    (void)fputs(out.data, stdout);
+    (void)fflush(stdout);
+    str_release(&out);
+    json_decref(d);
+}
+
+/* The plan is an event of its own under --json: a reader need not wait for the end. */
+static void tell_plan(struct live *l, const struct run *r)
+{
+    json_t *event = run_plan_json(r, false);
+    json_put_str(event, "event", "plan");
+    live_event(event, l);
+    json_decref(event);
+}
+
+static enum status
+execute(const struct args *a, struct graph *g, struct run *r, struct live *l, struct err *e)
+{
+    int64_t process_bytes = process_rss_bytes();
+    TRY(run_plan(r, e));
+    if (a->json)
+        tell_plan(l, r);
+    else
+        show_bill(a, g, r, process_bytes);
+    return run_execute(r, e);
+}
+
+int cmd_run(const struct args *a)
+{
+    struct err e = {0};
+    struct graph *g = NULL;
+    struct run *r = NULL;
+    struct live live;
+    struct run_options o = run_options_of(a);
+    struct run_sink sink = {live_event, stop_asked, &live};
+    catch_signals();
+    live_begin(&live, a->json);
+    enum status st = graph_of(a, &g, &e);
+    if (st == ST_OK)
+        st = run_new(g, &o, &sink, &r, &e);
+    if (st == ST_OK)
+        st = execute(a, g, r, &live, &e);
+    live_end(&live);
+    if (!a->json && (st == ST_OK || st == ST_INTERRUPTED))
+        show_result(r);
+    int rc = answer_end(a->json, st, &e, a->json && r ? run_document(r) : NULL);
+    run_free(r);
+    graph_free(g);
+    return rc;
+}

@@ -1,0 +1,27 @@
+/* commands.c - what several commands share: from options to the runner's words. */
+#include "cli/commands.h"
+
+#include <string.h>
+
+struct run_options run_options_of(const struct args *a)
+{
+    const struct option_value *v = a->option;
+    struct run_options o = {
+        .device = v[OPTION_DEVICE].text,
+        .has_seed = v[OPTION_SEED].given,
+        .seed = v[OPTION_SEED].number,
+        .budget_bytes = v[OPTION_MEMORY_GIB].number,
+        .storage = EXEC_PLANNED,
+        .threads = v[OPTION_THREADS].number > 4096 ? 4096 : (int)v[OPTION_THREADS].number,
+        .resume = v[OPTION_RESUME].text,
+        .dump_after = v[OPTION_DUMP_AFTER].text,
+    };
+    if (v[OPTION_MEMORY].given && strcmp(v[OPTION_MEMORY].text, "dynamic") == 0)
+        o.storage = EXEC_DYNAMIC;
+    return o;
+}
+
+enum status graph_of(const struct args *a, struct graph **out, struct err *e)
+{
+    return graph_prepare(a->argument[0], a->sets.data, a->sets.n, out, e);
+}

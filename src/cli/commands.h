@@ -1,0 +1,19 @@
+/* commands.h - the functions of the commands, and what they share: each answers once and gives the
+ * exit status of the program. */
+#ifndef CLI_COMMANDS_H
+#define CLI_COMMANDS_H
+
+#include "cli/args.h"
+#include "runner/run.h"
+
+#define COMMAND(name, function, most, arguments, options, about, help)                             \
+    int function(const struct args *a);
+#include "cli/commands.def"
+#undef COMMAND
+
+/* Options of `run` and `plan` that concern the run itself. */
+struct run_options run_options_of(const struct args *a);
+/* graph_prepare with the command's GRAPH and --set. */
+enum status graph_of(const struct args *a, struct graph **out, struct err *e) NODISCARD;
+
+#endif

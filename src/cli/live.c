@@ -1,0 +1,297 @@
+/* live.c - the display of a run. */
+#include "cli/live.h"
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "cli/answer.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { BAR_COLUMNS = 16 };
+static const int64_t plain_gap_ns = 5000000000; /* plain progress lines come at most this often */
+
+/* ---- pieces of lines ---- */
+
+static const char *colour(const struct live *l, const char *code)
+{
+    return l->colour ? code : "";
+}
+
+/* "45 s", "3 min 20 s", "2 h 5 min". */
+static void add_duration(struct str *s, double seconds)
+{
+    long long t = (long long)(seconds + 0.5);
+    if (t < 90)
+        str_printf(s, "%lld s", t);
+    else if (t < 3600)
+        str_printf(s, "%lld min %lld s", t / 60, t % 60);
+    else
+        str_printf(s, "%lld h %lld min", t / 3600, t / 60 % 60);
+}
+
+static void add_number(struct str *s, const json_t *event, const char *key, const char *label)
+{
+    const json_t *v = json_object_get(event, key);
+    if (json_is_number(v))
+        str_printf(s, "  %s %.4g", label, json_number_value(v));
+    else if (json_is_string(v))
+        str_printf(s, "  %s %s", label, json_string_value(v)); /* NaN, Infinity */
+}
+
+static void add_percent(struct str *s, const json_t *event, const char *key, const char *label)
+{
+    const json_t *v = json_object_get(event, key);
+    if (json_is_number(v))
+        str_printf(s, "  %s %.2f %%", label, 100 * json_number_value(v));
+}
+
+static void add_bar(struct str *s, int64_t done, int64_t all)
+{
+    int full = all > 0 ? (int)(done * BAR_COLUMNS / all) : 0;
+    for (int i = 0; i < BAR_COLUMNS; i++)
+        str_add(s, i < full ? "━" : "─");
+}
+
+static void add_memory(struct str *s, const json_t *event)
+{
+    char now[32], top[32];
+    int64_t rss = json_get_i64(event, "memory_bytes", -1), peak = process_rss_peak_bytes();
+    if (rss > 0)
+        str_printf(
+            s, "  memory %s, peak %s", bytes_text(rss, now, sizeof now),
+            bytes_text(peak > rss ? peak : rss, top, sizeof top));
+}
+
+static void batch_text(struct str *s, const json_t *event, bool bar)
+{
+    int64_t batch = json_get_i64(event, "batch", 0),
+            batches = json_get_i64(event, "total_batches", 0);
+    str_printf(
+        s, "epoch %lld/%lld ", (long long)json_get_i64(event, "epoch", 0),
+        (long long)json_get_i64(event, "total_epochs", 0));
+    if (bar)
+        add_bar(s, batch, batches);
+    str_printf(s, "%s%lld/%lld", bar ? " " : " batch ", (long long)batch, (long long)batches);
+    str_printf(s, "  %.0f images/s", json_get_f64(event, "images_per_s", 0));
+    add_number(s, event, "loss", "loss");
+    add_memory(s, event);
+    if (json_is_number(json_object_get(event, "seconds_left"))) {
+        str_add(s, "  ");
+        add_duration(s, json_get_f64(event, "seconds_left", 0));
+        str_add(s, " left");
+    }
+}
+
+/* ---- writing ---- */
+
+static int columns(void)
+{
+    struct winsize w;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 8 ? w.ws_col : 80;
+}
+
+/* Bytes of the first `count` characters of UTF-8. */
+static size_t prefix(const char *s, int count)
+{
+    size_t n = 0;
+    for (int seen = 0; s[n]; n++) {
+        if (((unsigned char)s[n] & 0xC0) != 0x80 && ++seen > count)
+            break;
+    }
+    return n;
+}
+
+static void clear(struct live *l)
+{
+    if (l->open)
+        (void)fputs("\r\033[K", l->out);
+    l->open = false;
+}
+
+static void say(struct live *l, const char *text)
+{
+    clear(l);
+    (void)fprintf(l->out, "%s\n", text);
+    (void)fflush(l->out);
+}
+
+static void rewrite(struct live *l, const char *text)
+{
+    size_t n = prefix(text, columns() - 1);
+    (void)fprintf(l->out, "\r%.*s\033[K", (int)n, text);
+    (void)fflush(l->out);
+    l->open = true;
+}
+
+/* ---- events ---- */
+
+static void on_batch(struct live *l, const json_t *event)
+{
+    int64_t now = clock_ns();
+    if (!l->terminal && now - l->plain_ns < plain_gap_ns)
+        return;
+    l->plain_ns = now;
+    struct str s;
+    str_init(&s);
+    batch_text(&s, event, l->terminal);
+    if (l->terminal)
+        rewrite(l, s.data);
+    else
+        say(l, s.data);
+    str_release(&s);
+}
+
+static void on_epoch(struct live *l, const json_t *event)
+{
+    struct str s;
+    int64_t now = clock_ns();
+    str_init(&s);
+    str_printf(
+        &s, "%sepoch %lld/%lld done%s", colour(l, "\033[1m"),
+        (long long)json_get_i64(event, "epoch", 0),
+        (long long)json_get_i64(event, "total_epochs", 0), colour(l, "\033[0m"));
+    add_number(&s, event, "loss", "loss");
+    add_number(&s, event, "val_loss", "val loss");
+    add_percent(&s, event, "val_accuracy", "val accuracy");
+    add_number(&s, event, "lr", "lr");
+    str_add(&s, "  ");
+    add_duration(&s, (double)(now - l->epoch_ns) * 1e-9);
+    l->epoch_ns = now;
+    say(l, s.data);
+    str_release(&s);
+}
+
+static void on_config(struct live *l, const json_t *event)
+{
+    const json_t *c = json_object_get(event, "config");
+    struct str s;
+    l->epoch_ns = clock_ns();
+    str_init(&s);
+    str_printf(
+        &s, "training %lld parameters with %s, %s, %s", (long long)json_get_i64(c, "trainable", 0),
+        json_get_str(c, "optimizer", "?"), json_get_str(c, "loss_fn", "?"),
+        json_get_str(c, "precision", "?"));
+    str_printf(&s, ", batch %lld", (long long)json_get_i64(c, "batch_size", 0));
+    if (json_get_i64(c, "accumulate_steps", 1) > 1)
+        str_printf(
+            &s, " x %lld = %lld", (long long)json_get_i64(c, "accumulate_steps", 1),
+            (long long)json_get_i64(c, "effective_batch_size", 0));
+    str_printf(&s, ", on %s", json_get_str(c, "device", "cpu"));
+    say(l, s.data);
+    str_release(&s);
+}
+
+static void on_warning(struct live *l, const json_t *event)
+{
+    const char *text = json_get_str(event, "message", ""),
+               *node = json_get_str(event, "node_id", "");
+    struct str s;
+    for (size_t i = 0; i < l->said.n; i++)
+        if (strcmp(l->said.data[i], text) == 0)
+            return;
+    vec_push(&l->said, mem_strdup(text));
+    str_init(&s);
+    str_printf(&s, "%swarning:%s %s", colour(l, "\033[1;33m"), colour(l, "\033[0m"), text);
+    if (node[0] && !strstr(text, node))
+        str_printf(&s, " (node %s)", node);
+    say(l, s.data);
+    str_release(&s);
+}
+
+static void on_path(struct live *l, const json_t *event)
+{
+    struct str s;
+    str_init(&s);
+    str_printf(&s, "%s: %s", json_get_str(event, "event", ""), json_get_str(event, "path", ""));
+    say(l, s.data);
+    str_release(&s);
+}
+
+static void on_log(struct live *l, const json_t *event)
+{
+    say(l, json_get_str(event, "message", ""));
+}
+
+static void on_evaluation(struct live *l, const json_t *event)
+{
+    struct str s;
+    str_init(&s);
+    str_printf(&s, "evaluated by %s:", json_get_str(event, "node_id", "?"));
+    add_percent(&s, event, "eval_accuracy", "accuracy");
+    str_printf(
+        &s, "  (%lld of %lld)", (long long)json_get_i64(event, "correct", 0),
+        (long long)json_get_i64(event, "total", 0));
+    say(l, s.data);
+    str_release(&s);
+}
+
+static void on_val_step(struct live *l, const json_t *event)
+{
+    struct str s;
+    str_init(&s);
+    str_printf(&s, "step %lld", (long long)json_get_i64(event, "step", 0));
+    add_number(&s, event, "val_loss", "val loss");
+    add_percent(&s, event, "val_accuracy", "val accuracy");
+    say(l, s.data);
+    str_release(&s);
+}
+
+static const struct {
+    const char *event;
+    void (*show)(struct live *l, const json_t *event);
+} rows[] = {
+    {"batch", on_batch},           {"epoch", on_epoch},       {"config", on_config},
+    {"warning", on_warning},       {"saved", on_path},        {"checkpoint", on_path},
+    {"evaluation", on_evaluation}, {"val_step", on_val_step}, {"log", on_log},
+};
+
+void live_event(const json_t *event, void *ctx)
+{
+    struct live *l = ctx;
+    const char *name = json_get_str(event, "event", "");
+    if (l->json) {
+        char *text = json_text(event, false);
+        (void)fprintf(l->out, "%s\n", text);
+        (void)fflush(l->out);
+        mem_free(text);
+        return;
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].event, name) == 0)
+            rows[i].show(l, event);
+}
+
+/* Lines of the log, while the display owns stderr. */
+static void on_log_line(enum log_level level, const char *text, void *ctx)
+{
+    json_t *event = json_object();
+    json_put_str(event, "event", level >= LOG_WARN ? "warning" : "log");
+    json_put_str(event, "kind", "log");
+    json_put_str(event, "message", text);
+    live_event(event, ctx);
+    json_decref(event);
+}
+
+void live_begin(struct live *l, bool json)
+{
+    const char *term = getenv("TERM");
+    *l = (struct live){.out = stderr, .json = json};
+    l->terminal = !json && isatty(STDERR_FILENO) && !(term && strcmp(term, "dumb") == 0);
+    l->colour = l->terminal && colour_on(stderr);
+    l->plain_ns = l->epoch_ns = clock_ns();
+    log_sink_set(on_log_line, l);
+}
+
+void live_end(struct live *l)
+{
+    clear(l);
+    log_sink_set(NULL, NULL);
+    for (size_t i = 0; i < l->said.n; i++)
+        mem_free(l->said.data[i]);
+    vec_release(&l->said);
+    (void)fflush(l->out);
+}
