@@ -193,10 +193,5 @@ enum status optim_spec_make(const json_t *params, struct optim_spec *out, struct
 
 double optim_state_initial(const struct optim_spec *s, int i)
 {
-    const char *name = i < optim_state_count(&s->attr) ? optim_state_name(&s->attr, i) : "";
-    if (strcmp(name, "step_size") == 0 || strcmp(name, "eta") == 0)
-        return s->lr;
-    if (strcmp(name, "mu_product") == 0 || strcmp(name, "mu") == 0)
-        return 1;
-    return 0;
+    return i < optim_state_count(&s->attr) ? optim_state_start(&s->attr, i, s->lr) : 0;
 }
