@@ -13,3 +13,4 @@ function(snug_bench name)
 endfunction()
 
 snug_bench(plan snug_mem)
+snug_bench(kernels snug_backends)

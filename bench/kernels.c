@@ -1,0 +1,317 @@
+/* kernels.c - rates of products, convolutions and norms, against the machine's peak. Run by hand.
+ *
+ *     kernels [gemm|conv|norm|pool] [threads]
+ *
+ * Shapes are those of ResNet-18 for CIFAR at batch 128, a small MLP, and GPT-2's projections.
+ */
+#include "backends/backend.h"
+#include "base/env.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPERANDS = 8, REPEATS = 5 };
+
+struct call {
+    union op_attr attr;
+    struct tensor in[OPERANDS], out[OPERANDS];
+    int n_in, n_out;
+};
+
+static struct tensor fresh(enum dtype t, enum layout l, struct shape s)
+{
+    struct tensor x = tensor_make(NULL, t, s);
+    size_t bytes = (size_t)tensor_count(&x) * (size_t)dtype_size(t);
+    x.layout = l;
+    x.data = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    if (!x.data)
+        exit(3);
+    for (int64_t i = 0; i < tensor_count(&x); i++)
+        dtype_store(x.data, t, i, (double)(i * 7919 % 1000) / 1000 - 0.5);
+    return x;
+}
+
+/* Best time of one call in seconds; frees the operands. */
+static double time_call(enum opcode code, struct call *c)
+{
+    const struct kernel *k = cpu_kernel(code);
+    struct err e = {0};
+    struct kernel_args a = {
+        .code = code,
+        .attr = &c->attr,
+        .in = c->in,
+        .out = c->out,
+        .n_in = c->n_in,
+        .n_out = c->n_out};
+    if (k->prepare && k->prepare(&a, &a.workspace_bytes, &a.state, &e) != ST_OK)
+        exit(1);
+    a.workspace = aligned_alloc(64, (size_t)(a.workspace_bytes + 127) / 64 * 64);
+    double best = 1e9;
+    for (int i = 0; i < REPEATS; i++) {
+        int64_t from = clock_ns();
+        if (k->run(&a, &e) != ST_OK)
+            exit(1);
+        double s = (double)(clock_ns() - from) * 1e-9;
+        best = s < best ? s : best;
+    }
+    free(a.workspace);
+    if (k->release)
+        k->release(a.state);
+    for (int i = 0; i < c->n_in; i++)
+        free(c->in[i].data);
+    for (int i = 0; i < c->n_out; i++)
+        free(c->out[i].data);
+    return best;
+}
+
+/* ---- peak: independent multiply-adds in registers ---- */
+#if defined(__x86_64__)
+#include <immintrin.h>
+__attribute__((target("avx2,fma"))) static double fma_loop(int64_t n)
+{
+    __m256 s[12];
+    for (int j = 0; j < 12; j++)
+        s[j] = _mm256_set1_ps((float)j);
+    __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
+    for (int64_t i = 0; i < n; i++)
+        for (int j = 0; j < 12; j++)
+            s[j] = _mm256_fmadd_ps(s[j], a, b);
+    double sum = 0;
+    for (int j = 0; j < 12; j++)
+        sum += (double)_mm256_cvtss_f32(s[j]);
+    return sum;
+}
+__attribute__((target("avx512f"))) static double fma_loop_wide(int64_t n)
+{
+    __m512 s[12];
+    for (int j = 0; j < 12; j++)
+        s[j] = _mm512_set1_ps((float)j);
+    __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
+    for (int64_t i = 0; i < n; i++)
+        for (int j = 0; j < 12; j++)
+            s[j] = _mm512_fmadd_ps(s[j], a, b);
+    double sum = 0;
+    for (int j = 0; j < 12; j++)
+        sum += (double)_mm512_cvtss_f32(s[j]);
+    return sum;
+}
+/* GFLOP/s of one thread in float32. */
+static double peak(void)
+{
+    int64_t n = 8000000;
+    bool wide = cpu_isa() >= ISA_AVX512;
+    if (cpu_isa() < ISA_AVX2)
+        return 0;
+    double best = 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t from = clock_ns();
+        volatile double sink = wide ? fma_loop_wide(n) : fma_loop(n);
+        (void)sink;
+        double rate = (double)n * 12 * (wide ? 32 : 16) / (double)(clock_ns() - from);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+#else
+static double peak(void)
+{
+    return 0;
+}
+#endif
+
+static double top; /* of the threads in use */
+
+static void row(const char *name, enum dtype t, double flops, double seconds)
+{
+    double rate = flops / seconds * 1e-9, limit = t == DT_BF16 ? 2 * top : top;
+    (void)printf("%-44s %-5s %9.3f ms %7.0f GFLOP/s", name, dtype_short(t), seconds * 1e3, rate);
+    if (limit > 0)
+        (void)printf(" %4.0f%%", 100 * rate / limit);
+    (void)printf("\n");
+}
+
+/* ---- products ---- */
+
+static void gemm(const char *what, int64_t m, int64_t n, int64_t k, bool ta, bool tb, enum dtype t)
+{
+    struct call c = {.n_in = 2, .n_out = 1};
+    c.attr.gemm.ta = ta, c.attr.gemm.tb = tb;
+    c.in[0] = fresh(t, LAYOUT_ROW, ta ? SHAPE(k, m) : SHAPE(m, k));
+    c.in[1] = fresh(t, LAYOUT_ROW, tb ? SHAPE(n, k) : SHAPE(k, n));
+    c.out[0] = fresh(t, LAYOUT_ROW, SHAPE(m, n));
+    char name[64];
+    (void)snprintf(
+        name, sizeof name, "%s %lldx%lldx%lld %s%s", what, (long long)m, (long long)n, (long long)k,
+        ta ? "T" : "N", tb ? "T" : "N");
+    row(name, t, 2.0 * (double)m * (double)n * (double)k, time_call(OP_GEMM, &c));
+}
+
+static void gemms(void)
+{
+    static const enum dtype types[] = {DT_F32, DT_BF16};
+    for (int i = 0; i < 2; i++) {
+        enum dtype t = types[i];
+        gemm("square", 1024, 1024, 1024, false, false, t);
+        gemm("square", 1024, 1024, 1024, false, true, t);
+        gemm("square", 1024, 1024, 1024, true, false, t);
+        gemm("gpt2 fc", 256, 3072, 768, false, true, t);
+        gemm("gpt2 fc dgrad", 256, 768, 3072, false, false, t);
+        gemm("gpt2 fc wgrad", 3072, 768, 256, true, false, t);
+        gemm("mlp", 32, 512, 784, false, true, t);
+        gemm("mlp dgrad", 32, 784, 512, false, false, t);
+        gemm("mlp wgrad", 512, 784, 32, true, false, t);
+        gemm("mlp head", 128, 10, 512, false, true, t);
+        gemm("resnet head", 128, 10, 512, false, true, t);
+    }
+}
+
+/* ---- convolutions ---- */
+
+struct layer {
+    int64_t in, out, size, kernel, stride;
+    int times; /* in one ResNet-18 step */
+};
+static const struct layer layers[] = {
+    {3, 64, 32, 3, 1, 1},   {64, 64, 32, 3, 1, 4},   {64, 128, 32, 3, 2, 1},
+    {64, 128, 32, 1, 2, 3}, {128, 128, 16, 3, 1, 3}, {128, 256, 16, 3, 2, 1},
+    {256, 256, 8, 3, 1, 3}, {256, 512, 8, 3, 2, 1},  {512, 512, 4, 3, 1, 3}};
+enum { LAYERS = sizeof layers / sizeof *layers, BATCH = 128 };
+
+static enum layout fit(enum layout l, int64_t channels)
+{
+    return l == LAYOUT_C16 && channels % 16 ? LAYOUT_CL : l;
+}
+
+static double conv(const struct layer *p, enum opcode code, enum dtype t, enum layout l)
+{
+    int64_t out = (p->size - 1) / p->stride + 1, pad = p->kernel / 2;
+    struct call c = {.n_in = 2, .n_out = 1};
+    c.attr.conv = (struct conv_attr){
+        .stride = {p->stride, p->stride},
+        .pad_low = {pad, pad},
+        .pad_high = {pad, pad},
+        .dilation = {1, 1},
+        .groups = 1,
+        .spatial = 2,
+        .kernel = {p->kernel, p->kernel},
+        .input = {p->size, p->size}};
+    enum dtype tw = code == OP_CONV_WGRAD ? DT_F32 : t;
+    struct tensor x = fresh(t, fit(l, p->in), SHAPE(BATCH, p->in, p->size, p->size));
+    struct tensor y = fresh(t, fit(l, p->out), SHAPE(BATCH, p->out, out, out));
+    struct tensor w = fresh(tw, LAYOUT_ROW, SHAPE(p->out, p->in, p->kernel, p->kernel));
+    c.in[0] = code == OP_CONV_DGRAD ? y : x;
+    c.in[1] = code == OP_CONV_WGRAD ? y : w;
+    c.out[0] = code == OP_CONV ? y : code == OP_CONV_DGRAD ? x : w;
+    double s = time_call(code, &c);
+    char name[64];
+    (void)snprintf(
+        name, sizeof name, "%s %lld->%lld %lldx%lld k%lld s%lld %s",
+        code == OP_CONV         ? "fwd"
+        : code == OP_CONV_DGRAD ? "dgrad"
+                                : "wgrad",
+        (long long)p->in, (long long)p->out, (long long)p->size, (long long)p->size,
+        (long long)p->kernel, (long long)p->stride, layout_name(l));
+    row(name, t, 2.0 * BATCH * (double)(p->in * p->out * out * out * p->kernel * p->kernel), s);
+    return s;
+}
+
+static void convs(void)
+{
+    static const enum dtype types[] = {DT_F32, DT_BF16};
+    for (int t = 0; t < 2; t++)
+        for (enum layout l = LAYOUT_CL; l <= LAYOUT_C16; l++) {
+            double step = 0;
+            for (int i = 0; i < LAYERS; i++) {
+                step += conv(&layers[i], OP_CONV, types[t], l) * layers[i].times;
+                if (i > 0) /* the image needs no gradient */
+                    step += conv(&layers[i], OP_CONV_DGRAD, types[t], l) * layers[i].times;
+                step += conv(&layers[i], OP_CONV_WGRAD, types[t], l) * layers[i].times;
+            }
+            (void)printf(
+                "convolutions of a ResNet-18 step, %s %s: %.0f ms, %.1f images/s\n\n",
+                dtype_short(types[t]), layout_name(l), step * 1e3, BATCH / step);
+        }
+}
+
+/* ---- memory-bound ones: GB/s of what must be read and written ---- */
+
+static void moved(const char *name, enum dtype t, enum layout l, double tensors, double seconds)
+{
+    double bytes = tensors * BATCH * 64 * 32 * 32 * dtype_size(t);
+    (void)printf(
+        "%-24s %-4s %-4s %8.3f ms %6.1f GB/s\n", name, layout_name(l), dtype_short(t),
+        seconds * 1e3, bytes / seconds * 1e-9);
+}
+
+static void norms(void)
+{
+    static const enum dtype types[] = {DT_F32, DT_BF16};
+    struct shape map = SHAPE(BATCH, 64, 32, 32), c = SHAPE(64);
+    for (int t = 0; t < 2; t++)
+        for (enum layout l = LAYOUT_ROW; l <= LAYOUT_C16; l++) {
+            struct call s = {.n_in = 1, .n_out = 2}, a = {.n_in = 6, .n_out = 1},
+                        g = {.n_in = 6, .n_out = 3};
+            s.attr.norm.eps = 1e-5;
+            a.attr.norm.act = g.attr.norm.act = ACT_RELU;
+            s.in[0] = fresh(types[t], l, map);
+            a.in[0] = fresh(types[t], l, map), a.in[5] = fresh(types[t], l, map);
+            a.out[0] = fresh(types[t], l, map);
+            g.in[0] = fresh(types[t], l, map), g.in[1] = fresh(types[t], l, map);
+            g.out[0] = fresh(types[t], l, map);
+            for (int i = 0; i < 4; i++) {
+                a.in[i + 1] = fresh(DT_F32, LAYOUT_ROW, c);
+                g.in[i + 2] = fresh(DT_F32, LAYOUT_ROW, c);
+                if (i < 2)
+                    s.out[i] = fresh(DT_F32, LAYOUT_ROW, c),
+                    g.out[i + 1] = fresh(DT_F32, LAYOUT_ROW, c);
+            }
+            moved("norm_stats", types[t], l, 1, time_call(OP_NORM_STATS, &s));
+            moved("norm_apply add relu", types[t], l, 3, time_call(OP_NORM_APPLY, &a));
+            moved("norm_grad relu", types[t], l, 5, time_call(OP_NORM_GRAD, &g));
+        }
+}
+
+static void pools(void)
+{
+    static const enum dtype types[] = {DT_F32, DT_BF16};
+    struct shape map = SHAPE(BATCH, 64, 32, 32), half = SHAPE(BATCH, 64, 16, 16);
+    for (int t = 0; t < 2; t++)
+        for (enum layout l = LAYOUT_ROW; l <= LAYOUT_C16; l++) {
+            struct call f = {.n_in = 1, .n_out = 2}, b = {.n_in = 2, .n_out = 1};
+            struct call r = {.n_in = 1, .n_out = 1};
+            f.attr.pool = (struct pool_attr){
+                .kernel = {2, 2}, .stride = {2, 2}, .dilation = {1, 1}, .spatial = 2};
+            b.attr.pool = f.attr.pool;
+            b.attr.pool.output[0] = b.attr.pool.output[1] = 32;
+            f.in[0] = fresh(types[t], l, map);
+            f.out[0] = fresh(types[t], l, half), f.out[1] = fresh(DT_U8, l, half);
+            b.in[0] = fresh(types[t], l, half), b.in[1] = fresh(DT_U8, l, half);
+            b.out[0] = fresh(types[t], l, map);
+            r.in[0] = fresh(types[t], l, map);
+            r.out[0] = fresh(types[t], l == LAYOUT_ROW ? LAYOUT_C16 : LAYOUT_ROW, map);
+            moved("max_pool 2x2", types[t], l, 1.25, time_call(OP_MAX_POOL, &f));
+            moved("max_pool_grad 2x2", types[t], l, 1.25, time_call(OP_MAX_POOL_GRAD, &b));
+            moved("reorder row", types[t], l, 2, time_call(OP_REORDER, &r));
+        }
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    if (argc > 2)
+        cpu_threads_set(atoi(argv[2]));
+    top = peak() * cpu_threads();
+    (void)printf(
+        "%s, %d threads, float32 peak %.0f GFLOP/s\n", isa_name(cpu_isa()), cpu_threads(), top);
+    if (strstr("gemm", what))
+        gemms();
+    if (strstr("conv", what))
+        convs();
+    if (strstr("norm", what))
+        norms();
+    if (strstr("pool", what))
+        pools();
+    return 0;
+}
