@@ -113,11 +113,13 @@ static void columns_partial(
     const struct plan *p, int64_t o, int64_t r, int64_t end, int64_t k, int n, double *sum)
 {
     float buf[ND_BLOCK];
-    int64_t rows_at_once = n == p->inner ? ND_BLOCK / n : 1;
+    bool flat = p->in.dtype == DT_F32 && nd_flat(&p->in); /* read where it lies */
+    int64_t rows_at_once = flat ? 64 : n == p->inner ? ND_BLOCK / n : 1;
     while (r < end) {
         int rows = (int)(end - r < rows_at_once ? end - r : rows_at_once);
-        const float *x = nd_read(&p->in, (o * p->reduced + r) * p->inner + k, rows * n, buf);
-        lanes_sum()->add_rows(sum, x, n, rows, n);
+        int64_t first = (o * p->reduced + r) * p->inner + k;
+        const float *x = nd_read(&p->in, first, flat ? n : rows * n, buf);
+        lanes_sum()->add_rows(sum, x, flat ? p->inner : n, rows, n);
         r += rows;
     }
 }
