@@ -24,14 +24,14 @@ static void text(const struct graph *g, size_t faults, struct str *out)
         const struct graph_issue *x = graph_issue_at(g, i);
         str_printf(out, "%s: %s\n", i < faults ? "error" : "cannot run", x->message);
     }
+    str_printf(out, "%s: ", graph_path(g));
     if (n == 0)
         str_printf(
-            out, "%s: valid: %zu nodes, %zu of them run\n", graph_path(g), graph_node_count(g),
-            graph_order_count(g));
+            out, "valid: %zu nodes, %zu of them run\n", graph_node_count(g), graph_order_count(g));
+    else if (faults)
+        str_printf(out, "not valid: %zu error%s\n", faults, faults == 1 ? "" : "s");
     else
-        str_printf(
-            out, "%s: %zu errors, %zu things this version cannot run\n", graph_path(g), faults,
-            n - faults);
+        str_add(out, "valid, but this version cannot run it\n");
 }
 
 static enum status check(const struct args *a, struct graph **g, size_t *faults, struct err *e)

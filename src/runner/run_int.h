@@ -101,7 +101,7 @@ struct run {
     json_t *warnings;
     int64_t peak_measured_bytes, rss_baseline_bytes, started_ns;
     bool resume_done;
-    char resumed_from[1024];
+    char resumed_from[1400];
 };
 
 /* Reading and writing ports. A missing or wrong object is an error naming node and port. */
