@@ -9,6 +9,7 @@ struct fold {
     int64_t first, last;
     bool kept;       /* read by the host: live to the end */
     bool outside;    /* lies in a variable */
+    bool absent;     /* a temporary that no operator defines any more: passes leave some behind */
 };
 
 struct folding {
@@ -41,14 +42,17 @@ static void start(struct folding *w)
         f->outside = ir_value_at(p, value->base)->kind == VALUE_VAR;
         f->first = value->def == IR_NONE ? 0 : value->def;
         f->last = f->first;
+        f->absent = value->kind == VALUE_TEMP;
     }
     for (int i = 0; i < (int)p->ops.n; i++) {
         const struct ir_op *op = &p->ops.data[i];
         for (int k = 0; k < op->n_in; k++)
             if (op->in[k] != IR_NONE)
                 see_use(w, op->in[k], i);
-        for (int k = 0; k < op->n_out; k++)
+        for (int k = 0; k < op->n_out; k++) {
+            w->f[op->out[k]].absent = false;
             see_use(w, op->out[k], i);
+        }
     }
     for (size_t i = 0; i < p->outputs.n; i++) {
         struct fold *f = &w->f[find(w->f, p->outputs.data[i])];
@@ -147,7 +151,7 @@ void exec_storages_make(const struct ir_program *p, bool in_place, struct exec_s
     for (int v = 0; v < (int)n_values; v++) {
         const struct ir_value *value = ir_value_at(p, v);
         out->of_value[v] = IR_NONE;
-        if (find(w.f, v) != v || w.f[v].outside)
+        if (find(w.f, v) != v || w.f[v].outside || w.f[v].absent)
             continue;
         out->of_value[v] = (int)out->n;
         add_storage(out, ir_value_bytes(p, v), &w.f[v], value->category, value->node);
