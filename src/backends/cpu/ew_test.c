@@ -49,7 +49,7 @@ static double reference(enum opcode c, double x)
     case OP_CLAMP:
         return fmin(fmax(x, 0.3), 1.2);
     default:
-        return NAN;
+        return (double)NAN;
     }
 }
 
@@ -150,7 +150,8 @@ TEST(k_special_values, "P10: NaN and infinities pass as PyTorch lets them")
         kt_init(&k, codes[c], 1);
         k.attr.ew.b = 1;
         kt_in(&k, DT_F32, LAYOUT_ROW, SHAPE(3));
-        kt_put(&k.in[0], 0, NAN), kt_put(&k.in[0], 1, INFINITY), kt_put(&k.in[0], 2, 0);
+        kt_put(&k.in[0], 0, (double)NAN), kt_put(&k.in[0], 1, (double)INFINITY),
+            kt_put(&k.in[0], 2, 0);
         kt_out(&k, DT_F32, LAYOUT_ROW, SHAPE(3));
         kt_run(&k);
         CHECK(isnan(kt_at(&k.out[0], 0)));

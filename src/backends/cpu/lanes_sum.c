@@ -18,11 +18,11 @@ VEC_FN void store_n(float *x, int i, int n, vf v)
     else
         vstore_n(x, DT_F32, i, n - i, v);
 }
-VEC_FN double lanes_total(vd x)
+VEC_FN double lanes_total(const vd *x) /* by address: wider than a register may be */
 {
     double s = 0;
     for (int i = 0; i < VL; i++)
-        s += x[i];
+        s += (*x)[i];
     return s;
 }
 /* Lanes past n as 0. */
@@ -48,7 +48,8 @@ VEC_FN vf only_n(vf x, int i, int n)
             s0 += __builtin_convertvector((EXPR), vd);                                             \
         if (i < n)                                                                                 \
             s1 += __builtin_convertvector(only_n((EXPR), i, n), vd);                               \
-        return lanes_total(s0 + s1);                                                               \
+        s0 += s1;                                                                                  \
+        return lanes_total(&s0);                                                                   \
     } while (0)
 
 static double sum(const float *x, int n)

@@ -116,7 +116,7 @@ TEST(k_sum_empty, "case-T102: the sum of nothing is 0, its mean NaN; NaN and inf
     kt_init(&k, OP_SUM, 1);
     k.attr.reduce.dims = 2;
     kt_in(&k, DT_F32, LAYOUT_ROW, SHAPE(2, 999));
-    kt_put(&k.in[0], 998, NAN), kt_put(&k.in[0], 1000, INFINITY);
+    kt_put(&k.in[0], 998, (double)NAN), kt_put(&k.in[0], 1000, (double)INFINITY);
     kt_out(&k, DT_F32, LAYOUT_ROW, SHAPE(2));
     kt_run(&k);
     CHECK(isnan(kt_at(&k.out[0], 0)) && isinf(kt_at(&k.out[0], 1)));
@@ -200,7 +200,7 @@ TEST(k_argmax, "P1: argmax takes the first largest, and NaN as the largest")
     kt_in(&k, DT_F32, LAYOUT_ROW, SHAPE(3, 700));
     kt_put(&k.in[0], 20, 50), kt_put(&k.in[0], 620, 50);
     kt_put(&k.in[0], 700 + 699, 60);
-    kt_put(&k.in[0], 1400 + 3, NAN), kt_put(&k.in[0], 1400 + 2, 70);
+    kt_put(&k.in[0], 1400 + 3, (double)NAN), kt_put(&k.in[0], 1400 + 2, 70);
     kt_out(&k, DT_I64, LAYOUT_ROW, SHAPE(3));
     kt_run(&k);
     CHECK_EQ(kt_at(&k.out[0], 0), 20);

@@ -48,9 +48,9 @@ TEST(k_grad_check, "A3 P7 case-T20: the norm does not overflow, and what is not 
     CHECK_NEAR(ctl[3] / 1e21, 1, 1e-6);
     CHECK_NEAR(1e20 * ctl[1], 0.1, 1e-6);
     CHECK(ctl[2] == 0);
-    ctl_of(1, 1, DT_F32, 2, INFINITY, ctl);
+    ctl_of(1, 1, DT_F32, 2, (double)INFINITY, ctl);
     CHECK(ctl[2] == 1);
-    ctl_of(1, 0, DT_F32, 2, NAN, ctl);
+    ctl_of(1, 0, DT_F32, 2, (double)NAN, ctl);
     CHECK(ctl[2] == 1);
     ctl_of(1024, 10, DT_F32, 4, 1024, ctl);
     CHECK(ctl[0] == 1.0 / 1024 && ctl[1] == 1 && ctl[3] == 2);
@@ -210,7 +210,7 @@ TEST(k_optimizer_skip, "P7: a skipped update changes nothing; scale and clip are
     opt_step(&o, 8, 0.5, 1);
     CHECK(opt_w(&o) == 0.5);
     kt_put(&o.k.in[3], 2, 1);
-    opt_step(&o, NAN, 0.5, 2);
+    opt_step(&o, (double)NAN, 0.5, 2);
     CHECK(opt_w(&o) == 0.5);
     kt_free(&o.k);
 }
