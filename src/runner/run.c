@@ -7,6 +7,7 @@
 #include "train/version.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct node_exec rows[] = {
@@ -162,10 +163,9 @@ static void count_host(struct run *r)
     }
 }
 
-enum status run_plan(struct run *r, struct err *e)
+/* One planning pass; every object it made is gone afterwards. */
+static enum status plan_once(struct run *r, struct err *e)
 {
-    if (r->planned)
-        return ST_OK;
     r->planning = true;
     enum status st = pass(r, e);
     if (st == ST_OK)
@@ -176,8 +176,74 @@ enum status run_plan(struct run *r, struct err *e)
     r->results = json_object();
     r->metrics = NULL;
     r->planning = false;
-    r->planned = st == ST_OK;
     return st;
+}
+
+/* The peak the graph would have with one choice taken back; the bill stays as it is. */
+static int64_t peak_without(struct run *r, bool *choice)
+{
+    struct run_bill kept = r->bill;
+    json_t *plan = r->plan;
+    struct err ignored;
+    r->bill = (struct run_bill){0};
+    r->plan = json_object();
+    *choice = true;
+    enum status st = plan_once(r, &ignored);
+    *choice = false;
+    int64_t peak = st == ST_OK ? r->bill.peak_bytes : 0;
+    json_decref(r->plan);
+    r->plan = plan;
+    r->bill = kept;
+    return peak;
+}
+
+/* Whether any training loop of the graph runs in low precision, or accumulates. */
+static void choices(const struct run *r, bool *low, bool *accumulates)
+{
+    *low = *accumulates = false;
+    for (size_t i = 0; i < graph_order_count(r->graph); i++) {
+        const struct graph_node *n = graph_node_at(r->graph, graph_order_at(r->graph, i));
+        if (!n->kind || strcmp(n->kind->name, "TrainingLoop") != 0)
+            continue;
+        *low = *low || strcmp(graph_param_str(n, "precision"), "fp32") != 0;
+        *accumulates = *accumulates || graph_param_i64(n, "accumulate_steps") > 1;
+    }
+}
+
+/* P12: halved activations are all that autocast saves. */
+static void explain_precision(struct run_bill *b)
+{
+    char saved[32], fixed[32], moving[32];
+    int64_t saving = b->float32_peak_bytes - b->peak_bytes;
+    if (b->float32_peak_bytes == 0 || saving * 5 >= b->float32_peak_bytes)
+        return;
+    int64_t still = b->by_category[CATEGORY_PARAMETERS] + b->by_category[CATEGORY_GRADIENTS] +
+                    b->by_category[CATEGORY_OPTIMIZER_STATE];
+    (void)snprintf(
+        b->precision_note, sizeof b->precision_note,
+        "this precision changes the peak by %s only: weights, gradients and optimizer state stay "
+        "float32 (%s of it), only activations halve (%s), and casts of the weights are added; a "
+        "smaller batch, checkpointing, sharding, LoRA or half-precision parameters without master "
+        "weights lower the rest",
+        bytes_text(saving > 0 ? saving : 0, saved, sizeof saved),
+        bytes_text(still, fixed, sizeof fixed),
+        bytes_text(b->by_category[CATEGORY_ACTIVATIONS], moving, sizeof moving));
+}
+
+enum status run_plan(struct run *r, struct err *e)
+{
+    bool low, accumulates;
+    if (r->planned)
+        return ST_OK;
+    TRY(plan_once(r, e));
+    r->planned = true;
+    choices(r, &low, &accumulates);
+    if (low)
+        r->bill.float32_peak_bytes = peak_without(r, &r->plain_precision);
+    if (accumulates)
+        r->bill.single_batch_peak_bytes = peak_without(r, &r->plain_accumulation);
+    explain_precision(&r->bill);
+    return ST_OK;
 }
 
 /* A plan above the budget or the machine ends here, before anything is mapped (O2, O4). */
@@ -292,6 +358,19 @@ void run_account(
     json_put(r->plan, "programs", program_rows(x, report, programs));
 }
 
+/* What the graph's own choices save at the peak, and what they do not (A9, P12). */
+static json_t *savings(const struct run_bill *b)
+{
+    json_t *s = json_object();
+    int64_t precision = b->float32_peak_bytes - b->peak_bytes;
+    int64_t accumulation = b->single_batch_peak_bytes - b->peak_bytes;
+    if (b->float32_peak_bytes)
+        json_put_i64(s, "precision", precision > 0 ? precision : 0);
+    if (b->single_batch_peak_bytes)
+        json_put_i64(s, "accumulate_steps", accumulation > 0 ? accumulation : 0);
+    return s;
+}
+
 json_t *run_plan_json(const struct run *r, bool timeline)
 {
     json_t *d = json_deep_copy(r->plan);
@@ -300,6 +379,9 @@ json_t *run_plan_json(const struct run *r, bool timeline)
     json_put_i64(d, "host_bytes_planned", r->bill.host_bytes);
     json_put_i64(d, "parameters", r->bill.parameters);
     json_put_i64(d, "trainable", r->bill.trainable);
+    json_put(d, "savings", savings(&r->bill));
+    if (r->bill.precision_note[0])
+        json_put_str(d, "precision_note", r->bill.precision_note);
     json_t *programs = json_object_get(d, "programs"), *row;
     size_t i;
     json_array_foreach(programs, i, row) if (!timeline)(void) json_object_del(row, "timeline");

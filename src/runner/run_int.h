@@ -94,6 +94,8 @@ struct run {
     VEC(struct train *) trains;
     VEC(struct ir_program *) programs;
     VEC(json_t *) documents;
+    /* What-if planning: the same graph in float32, or without accumulation. */
+    bool plain_precision, plain_accumulation;
     struct run_bill bill;
     json_t *plan;          /* by the node with the largest peak */
     json_t *results;       /* by node id: what nodes have to show */

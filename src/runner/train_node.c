@@ -21,9 +21,11 @@ static void check_device(struct run *r, const struct graph_node *n)
         n->id, n->type, device);
 }
 
-static enum precision precision_of(const struct graph_node *n)
+static enum precision precision_of(const struct run *r, const struct graph_node *n)
 {
     enum precision p = PRECISION_FP32;
+    if (r->plain_precision)
+        return p;
     (void)precision_parse(graph_param_str(n, "precision"), &p);
     return p;
 }
@@ -90,9 +92,9 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .node_id = n->id,
         .epochs = graph_param_i64(n, "epochs"),
         .max_steps = graph_param_i64(n, "max_steps"),
-        .accumulate = graph_param_i64(n, "accumulate_steps"),
-        .precision = precision_of(n),
-        .precision_requested = precision_of(n),
+        .accumulate = r->plain_accumulation ? 1 : graph_param_i64(n, "accumulate_steps"),
+        .precision = precision_of(r, n),
+        .precision_requested = precision_of(r, n),
         .max_norm = graph_param_f64(n, "grad_clip_norm"),
         .patience = graph_param_i64(n, "early_stopping_patience"),
         .monitor_accuracy = strcmp(graph_param_str(n, "monitor"), "val_accuracy") == 0,
@@ -163,21 +165,6 @@ parts_of(struct run *r, size_t node, struct train_parts *parts, struct flow_mode
     if (flow_has(r, node, "lr_scheduler", &f) && f.kind == FLOW_SCHEDULE)
         parts->schedule = f.schedule->schedule;
     return ST_OK;
-}
-
-/* A8 and A10: what N > 1 does not do. */
-static void warn_accumulation(struct run *r, const struct graph_node *n, const struct train_config *c,
-                              const struct train_parts *parts)
-{
-    if (r->planning || c->accumulate <= 1)
-        return;
-    if (model_has_batch_stats(parts->model))
-        run_warn(
-            r, n, "batch_statistics",
-            "accumulate_steps is %lld and the model has batch norm: statistics are those of each "
-            "micro-batch of %lld, so this is not the same as a batch of %lld",
-            (long long)c->accumulate, (long long)parts->train_batch,
-            (long long)(c->accumulate * parts->train_batch));
 }
 
 /* --resume FILE|auto. Nothing found under auto is a fresh start. */
@@ -282,7 +269,6 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &optimizer, e));
     check_device(r, n);
-    warn_accumulation(r, n, &c, &parts);
     struct train_sink sink = {pass_event, stop_asked, r};
     struct step_dump dump = {dump_pass, r};
     struct train *t;
@@ -360,7 +346,7 @@ build_evaluation(struct run *r, const struct graph_node *n, struct flow_model *m
     const struct loader_plan *p = &v->loader->plan;
     if (p->target != DATA_I64)
         return err_set(e, ST_INVALID, "EvaluateModel counts classes, and the data set's targets are none");
-    struct step_config c = {.model = m->model, .precision = precision_of(n)};
+    struct step_config c = {.model = m->model, .precision = precision_of(r, n)};
     c.sample.input.rank = p->rank;
     memcpy(c.sample.input.dim, p->shape, sizeof *p->shape * (size_t)p->rank);
     c.sample.target.rank = p->target_rank;

@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/str.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -149,6 +150,24 @@ const struct step_set *train_steps(const struct train *t)
 
 /* ---- starting ---- */
 
+/* A run that cannot keep its first checkpoint says so before it starts. */
+static enum status check_disk(const struct train *t, struct err *e)
+{
+    char need[32], has[32];
+    int64_t left, bytes = checkpoint_bytes(t);
+    if (!t->c.checkpoint_dir || (t->c.checkpoint_every == 0 && t->c.checkpoint_every_steps == 0))
+        return ST_OK;
+    left = disk_free_bytes(t->c.checkpoint_dir);
+    if (left < 0 || left >= bytes)
+        return ST_OK;
+    (void)err_set(
+        e, ST_IO, "no room for a checkpoint: it needs %s, and \"%s\" has %s free",
+        bytes_text(bytes, need, sizeof need), t->c.checkpoint_dir,
+        bytes_text(left, has, sizeof has));
+    err_hint(e, "free some space, set SNUG_HOME to another disk, or switch periodic checkpoints off");
+    return ST_IO;
+}
+
 static void fill_state(struct train *t)
 {
     const struct ir_vars *vars = t->parts.vars;
@@ -171,18 +190,33 @@ static void fill_state(struct train *t)
             (float)t->parts.loss->pos_weight[i];
 }
 
+/* A10: what accumulation does not do. */
+static void warn_batch_statistics(struct train *t)
+{
+    if (t->c.accumulate <= 1 || !model_has_batch_stats(t->parts.model))
+        return;
+    train_warn(
+        t, "batch_statistics",
+        "accumulate_steps is %lld and the model has batch norm: statistics are those of each "
+        "micro-batch of %lld, so this is not the same as a batch of %lld",
+        (long long)t->c.accumulate, (long long)t->parts.train_batch,
+        (long long)(t->c.accumulate * t->parts.train_batch));
+}
+
 enum status train_start(
     struct train *t, struct loader *train, struct loader *val, const struct train_weights *w,
     struct err *e)
 {
     t->train_loader = train;
     t->val_loader = val;
+    TRY(check_disk(t, e));
     TRY(exec_map(t->exec, e));
     for (int i = 0; i < model_state_count(t->parts.model); i++) {
         int var = model_state_var(t->parts.model, i);
         TRY(w->fill(var, exec_var(t->exec, var), w->ctx, e));
     }
     fill_state(t);
+    warn_batch_statistics(t);
     t->early.higher_is_better = t->c.monitor_accuracy;
     if (t->c.monitor_accuracy &&
         (!val || !t->parts.loss || !loss_has_classes(t->parts.loss->type))) {
@@ -349,7 +383,7 @@ static double monitored(const struct train *t, double loss)
 static enum status end_epoch(struct train *t, struct err *e)
 {
     double loss = t->at.loss_count ? t->at.loss_sum / (double)t->at.loss_count : (double)NAN;
-    double lr_used = train_lr(t);
+    double lr_used = t->c.schedule_per_update ? t->last_lr : train_lr(t);
     TRY(train_validate(t, &t->last_val_loss, &t->last_val_accuracy, e));
     vec_push(&t->series.losses, loss);
     vec_push(&t->series.lrs, lr_used);
@@ -379,6 +413,8 @@ static enum status end_epoch(struct train *t, struct err *e)
 enum status train_run(struct train *t, struct err *e)
 {
     align_schedule(t);
+    if (!t->resumed)
+        t->last_lr = train_lr(t);
     t->started_ns = clock_ns();
     train_event(t, train_config_frame(t));
     if (t->c.start_epoch >= t->c.epochs && !t->resumed)
