@@ -50,7 +50,7 @@ static void pass_event(const json_t *event, void *ctx)
 static void dump_pass(const struct ir_program *p, const char *pass, void *ctx)
 {
     struct run *r = ctx;
-    if (!r->o.dump_after || !r->planning ||
+    if (!r->o.dump_after || !r->planning || r->plain_precision || r->plain_accumulation ||
         (strcmp(r->o.dump_after, pass) != 0 && strcmp(r->o.dump_after, "all") != 0))
         return;
     struct str text;
