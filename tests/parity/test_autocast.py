@@ -93,8 +93,21 @@ def test_batch_norm_class(c):
             c.fail("%s: output or count is wrong" % name)
 
 
-def network(c):
+class Half(torch.autograd.Function):
+    """float64 rounded to float16, its gradient too: what autocast does around an operator."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.half().double()
+
+    @staticmethod
+    def backward(_, g):
+        return g.half().double()
+
+
+def network(c, half):
     """A small classifier: steps, inputs and the PyTorch function."""
+    r = Half.apply if half else lambda t: t
     inputs = {"x": c.randn(4, 3, 8, 8), "k1": c.randn(16, 3, 3, 3, scale=0.3), "b1": c.randn(16, scale=0.1),
               "k2": c.randn(16, 16, 3, 3, scale=0.1), "w": c.randn(5, 256, scale=0.1), "b": c.randn(5, scale=0.1)}
     target = c.integers(0, 5, 4)
@@ -108,9 +121,10 @@ def network(c):
              {"fn": "cross_entropy", "in": ["logits", "t"], "out": "loss"}]
 
     def reference(v):
-        r1 = F.relu(F.conv2d(v["x"], v["k1"], v["b1"], padding=1))
-        r2 = F.relu(F.conv2d(r1, v["k2"], padding=1) + r1)
-        logits = F.linear(F.max_pool2d(r2, 2).flatten(1), v["w"], v["b"])
+        v = {n: r(t) for n, t in v.items()}
+        r1 = F.relu(r(F.conv2d(v["x"], v["k1"], v["b1"], padding=1)))
+        r2 = F.relu(r(r(F.conv2d(r1, v["k2"], padding=1)) + r1))
+        logits = r(F.linear(F.max_pool2d(r2, 2).flatten(1), v["w"], v["b"]))
         return F.cross_entropy(logits.float() if logits.dtype != torch.float64 else logits, target)
     return inputs, target, steps, reference
 
@@ -119,7 +133,7 @@ def network(c):
 def test_network_against_torch_autocast(c):
     """Loss and gradients against torch.autocast in bfloat16; float16 against float64."""
     for name, dtype in LOW.items():
-        inputs, target, steps, reference = network(c)
+        inputs, target, steps, reference = network(c, name == "float16")
         sent = [(n, t.float(), "param") for n, t in inputs.items()] + [("t", target, "input")]
         plain, _ = c.tool.run(sent, steps, ["logits", "loss"], backward="loss", autocast=name)
         values = {n: (t.float() if name == "bfloat16" else t.float().double()).requires_grad_(True)
