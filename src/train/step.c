@@ -132,6 +132,7 @@ static enum status forward(
     p->phase = PHASE_LOSS;
     p->node = ir_node_intern(p->vars, "loss");
     *loss = IR_NONE;
+    union op_attr counted = {.loss = {.ignore_index = c->loss ? c->loss->attr.ignore_index : -100}};
     if (c->loss) {
         if (!c->sample.has_target)
             return err_set(e, ST_INVALID, "the loss needs targets, and the data set has none");
@@ -144,15 +145,17 @@ static enum status forward(
                 e, ST_INVALID,
                 "the loss has reduction 'none', so it is not one number; training needs 'mean' or 'sum'");
         ir_output(p, *loss, "loss");
+        if (!training && loss_weighs_labels(c->loss) && c->sample.target_dtype == DT_I64)
+            ir_output(p, ir_out(p, c->loss->type == LOSS_TYPE_NLL ? 1 : 2), "loss_weight");
         if (!training && loss_has_classes(c->loss->type) && c->sample.target_dtype == DT_I64) {
             int in[2] = {outputs[0], y};
-            ir_output(p, ir_emit(p, OP_COUNT_CORRECT, in, 2, NULL), "correct");
+            ir_output(p, ir_emit(p, OP_COUNT_CORRECT, in, 2, &counted), "correct");
         }
     } else if (c->sample.has_target && c->sample.target_dtype == DT_I64 && !training) {
         int in[2] = {
             outputs[0],
             ir_input(p, "target", DT_I64, with_batch(&c->sample.target, batch))};
-        ir_output(p, ir_emit(p, OP_COUNT_CORRECT, in, 2, NULL), "correct");
+        ir_output(p, ir_emit(p, OP_COUNT_CORRECT, in, 2, &counted), "correct");
     } else {
         ir_output(p, outputs[0], "output");
     }
