@@ -36,9 +36,10 @@ struct train {
     bool loader_open;           /* the loader stands at `at` */
     char interrupt_checkpoint[1024];
     double last_val_loss, last_val_accuracy;
-    double window_valid, window_size; /* tokens: valid labels of the window, labels of its batches */
+    double window_valid, window_size; /* tokens: weight of the window's valid labels, labels of a batch */
     bool warned_ignored;
     double max_norm_seen, last_norm, last_ratio; /* since the last health report */
+    double last_lr;             /* the rate of the latest update: the one that is reported */
     int64_t started_ns, images, epoch_started_batches, last_event_ns;
     double saved_metric;        /* plateau */
 };

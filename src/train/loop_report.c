@@ -97,7 +97,7 @@ void train_report_batch(struct train *t, double loss, bool updated)
         json_put_f64(event, "update_ratio", t->last_ratio);
     if (t->scaler.enabled)
         json_put_f64(event, "scale", t->scaler.scale);
-    json_put_f64(event, "lr", train_lr(t));
+    json_put_f64(event, "lr", t->last_lr);
     put_rate(t, event);
     train_event(t, event);
 }

@@ -23,20 +23,41 @@ static const void *output(struct train *t, int index, const char *name)
     return v == IR_NONE ? NULL : exec_value(t->exec, index, v);
 }
 
-/* Labels that count, of the batch in memory. */
-static int64_t valid_labels(struct train *t, const int64_t *target, int64_t samples, int64_t *all)
+/* The labels of the batch in memory that its loss is the mean over. */
+struct labels {
+    int64_t all, valid;
+    double weight; /* class weights of the valid ones; without class weights their count */
+};
+
+static struct labels count_labels(struct train *t, const int64_t *target, int64_t samples)
 {
-    int64_t n = samples * shape_count(&t->steps_config.sample.target), valid = 0;
-    for (int64_t i = 0; i < n; i++)
-        valid += target[i] != t->parts.loss->attr.ignore_index;
-    *all = n;
-    return valid;
+    const struct loss_spec *loss = t->parts.loss;
+    struct labels l = {.all = samples * shape_count(&t->steps_config.sample.target)};
+    for (int64_t i = 0; i < l.all; i++) {
+        if (target[i] == loss->attr.ignore_index)
+            continue;
+        bool known = loss->weight && target[i] >= 0 && target[i] < loss->weight_n;
+        l.valid++;
+        l.weight += known ? loss->weight[target[i]] : 1;
+    }
+    return l;
+}
+
+static bool has_labels(const struct train *t)
+{
+    return t->parts.loss && loss_weighs_labels(t->parts.loss) &&
+           t->steps_config.sample.target_dtype == DT_I64;
 }
 
 static bool counts_labels(const struct train *t)
 {
-    return t->parts.loss && loss_has_classes(t->parts.loss->type) && t->c.accumulate > 1 &&
-           t->steps_config.sample.target_dtype == DT_I64;
+    return t->c.accumulate > 1 && has_labels(t);
+}
+
+/* A batch of ignored labels alone: its mean is 0/0, its gradient 0. */
+static bool nothing_to_learn(struct train *t, int index, int64_t samples)
+{
+    return has_labels(t) && count_labels(t, input(t, index, "target"), samples).valid == 0;
 }
 
 /* What the gradient of the reported loss is multiplied by before the backward pass (A1, A8). */
@@ -45,21 +66,21 @@ static double seed_of(struct train *t, int index, int64_t samples)
     double scale = t->scaler.scale;
     if (!counts_labels(t))
         return scale / (double)t->c.accumulate;
-    int64_t all, valid = valid_labels(t, input(t, index, "target"), samples, &all);
-    if (valid < all && !t->c.accumulate_tokens && !t->warned_ignored) {
+    struct labels l = count_labels(t, input(t, index, "target"), samples);
+    if (l.valid < l.all && !t->c.accumulate_tokens && !t->warned_ignored) {
         t->warned_ignored = true;
         train_warn(
             t, "accumulate_normalize",
             "%lld of %lld labels of a micro-batch are ignored and accumulate_steps is %lld: each "
             "micro-batch weighs the same whatever its valid labels; accumulate_normalize 'tokens' "
             "weighs them by label",
-            (long long)(all - valid), (long long)all, (long long)t->c.accumulate);
+            (long long)(l.all - l.valid), (long long)l.all, (long long)t->c.accumulate);
     }
     if (!t->c.accumulate_tokens)
         return scale / (double)t->c.accumulate;
-    t->window_valid += (double)valid;
+    t->window_valid += l.weight;
     t->window_size = (double)shape_count(&t->steps_config.sample.target) * (double)t->parts.train_batch;
-    return valid ? scale * (double)valid / t->window_size : 0.0;
+    return scale * l.weight / t->window_size;
 }
 
 /* What the summed gradient is divided by at the update. */
@@ -149,7 +170,7 @@ static void set_hyper(struct train *t, int index, int64_t present)
     double *hyper = input(t, index, "hyper");
     float *scale = input(t, index, "loss_scale");
     if (hyper) {
-        hyper[0] = train_lr(t);
+        hyper[0] = t->last_lr = train_lr(t);
         hyper[1] = (double)(t->at.optimizer_steps + 1);
         if (t->steps_config.cycles_momentum)
             (void)schedule_momentum(t->parts.schedule, &hyper[2]);
@@ -179,7 +200,7 @@ enum status train_batch(struct train *t, double *loss, struct err *e)
     *loss = (double)*value;
     /* A window with a NaN loss is skipped whole under a scaler; without one the run ends now, with
      * the weights of the last good update. */
-    if (!isfinite(*loss) && !t->scaler.enabled)
+    if (!isfinite(*loss) && !t->scaler.enabled && !nothing_to_learn(t, index, count))
         return not_finite(t, index, e);
     t->images += count;
     bool ends = kind != STEP_FIRST && kind != STEP_MIDDLE;
