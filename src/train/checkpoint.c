@@ -185,6 +185,7 @@ static struct pt_value *own_part(struct train *t, struct arena *a, const struct 
     pt_put(a, part, "total_batches", pt_int(a, at->batches));
     pt_put(a, part, "optimizer_steps", pt_int(a, at->optimizer_steps));
     pt_put(a, part, "skipped_steps", pt_int(a, t->scaler.skipped));
+    pt_put(a, part, "last_lr", pt_float(a, t->last_lr));
     pt_put(a, d, "running", part = pt_dict(a, PT_DICT_PLAIN));
     pt_put(a, part, "loss_sum", pt_float(a, at->loss_sum));
     pt_put(a, part, "loss_count", pt_int(a, at->loss_count));
@@ -397,6 +398,7 @@ static enum status read_position(
     t->at.batches = int_of(count, "total_batches", 0);
     t->at.optimizer_steps = int_of(count, "optimizer_steps", t->at.optimizer_steps);
     t->scaler.skipped = int_of(count, "skipped_steps", 0);
+    t->last_lr = float_of(count, "last_lr", t->parts.optim->lr);
     t->at.loss_sum = float_of(pt_get(own, "running"), "loss_sum", 0);
     t->at.loss_count = int_of(pt_get(own, "running"), "loss_count", 0);
     t->early.has_best = int_of(early, "has_best", 0) != 0 ||

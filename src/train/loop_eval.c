@@ -1,4 +1,5 @@
-/* loop_eval.c - validation: every sample once, no gradients, no random numbers. */
+/* loop_eval.c - validation: every sample (every valid label, where the loss is a mean over labels)
+ * once whatever the batch size, no gradients, no random numbers. */
 #include "train/loop_int.h"
 
 #include <math.h>
@@ -10,8 +11,8 @@ static void *value_of(struct train *t, int index, int v)
 
 enum status train_validate(struct train *t, double *loss, double *accuracy, struct err *e)
 {
-    double sum = 0;
-    int64_t samples = 0, correct = 0, counted = 0, count = 0;
+    double sum = 0, weights = 0;
+    int64_t correct = 0, counted = 0, count = 0;
     *loss = *accuracy = (double)NAN;
     if (!t->val_loader || t->steps_config.val_batches == 0)
         return ST_OK;
@@ -27,8 +28,12 @@ enum status train_validate(struct train *t, double *loss, double *accuracy, stru
         TRY(exec_run(t->exec, index, e));
         const float *batch_loss = value_of(t, index, ir_output_find(p, "loss"));
         const int64_t *hits = value_of(t, index, ir_output_find(p, "correct"));
-        sum += (double)*batch_loss * (double)count;
-        samples += count;
+        const float *labels = value_of(t, index, ir_output_find(p, "loss_weight"));
+        double weight = labels ? (double)*labels : (double)count;
+        if (weight > 0) { /* a batch of ignored labels alone has no mean */
+            sum += (double)*batch_loss * weight;
+            weights += weight;
+        }
         if (hits) {
             correct += hits[0];
             counted += hits[1];
@@ -36,8 +41,8 @@ enum status train_validate(struct train *t, double *loss, double *accuracy, stru
         if (t->sink.stop && t->sink.stop(t->sink.ctx))
             return err_set(e, ST_INTERRUPTED, "stopped during validation");
     }
-    if (samples > 0)
-        *loss = sum / (double)samples;
+    if (weights > 0)
+        *loss = sum / weights;
     if (counted > 0)
         *accuracy = (double)correct / (double)counted;
     return ST_OK;

@@ -195,12 +195,13 @@ enum status train_batch(struct train *t, double *loss, struct err *e)
     if (seed)
         *seed = (float)seed_of(t, index, count);
     set_hyper(t, index, in_window + 1);
+    bool nothing = nothing_to_learn(t, index, count); /* its memory is reused by the run */
     TRY(exec_run(t->exec, index, e));
     const float *value = output(t, index, "loss");
     *loss = (double)*value;
     /* A window with a NaN loss is skipped whole under a scaler; without one the run ends now, with
      * the weights of the last good update. */
-    if (!isfinite(*loss) && !t->scaler.enabled && !nothing_to_learn(t, index, count))
+    if (!isfinite(*loss) && !t->scaler.enabled && !nothing)
         return not_finite(t, index, e);
     t->images += count;
     bool ends = kind != STEP_FIRST && kind != STEP_MIDDLE;

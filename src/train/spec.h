@@ -25,6 +25,8 @@ void loss_spec_release(struct loss_spec *s);
 const char *loss_type_name(enum loss_type t); /* "CrossEntropyLoss" */
 /* Cross-entropy and NLL: targets are class indices, accuracy is counted, labels may be ignored. */
 bool loss_has_classes(enum loss_type t);
+/* Its value is a mean over valid labels: batches of unequal counts of them weigh differently. */
+bool loss_weighs_labels(const struct loss_spec *s);
 
 struct optim_spec {
     struct optim_attr attr;

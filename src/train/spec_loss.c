@@ -29,6 +29,11 @@ bool loss_has_classes(enum loss_type t)
     return t == LOSS_TYPE_CROSS_ENTROPY || t == LOSS_TYPE_NLL;
 }
 
+bool loss_weighs_labels(const struct loss_spec *s)
+{
+    return loss_has_classes(s->type) && s->attr.reduction == REDUCE_MEAN;
+}
+
 static enum status parse_type(const json_t *params, enum loss_type *out, struct err *e)
 {
     const char *names[LOSS_TYPE_COUNT], *type = json_get_str(params, "type", "CrossEntropyLoss");

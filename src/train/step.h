@@ -67,7 +67,8 @@ enum step_program step_program_of(const struct step_config *c, int64_t i);
 /* Program of a plain forward pass (Inference): output "output". */
 enum status step_forward_make(struct ir_vars *vars, const struct model *m, struct shape input,
                               enum precision precision, struct ir_program **out, struct err *e) NODISCARD;
-/* An evaluation program alone: outputs "loss" (when a loss is given) and "correct" i64[2]. */
+/* An evaluation program alone: outputs "loss" (when a loss is given) and "correct" i64[2]; where the
+ * loss is a mean over labels, also "loss_weight", the labels (or class weights) it is a mean over. */
 enum status step_eval_make(struct ir_vars *vars, const struct step_config *c, int64_t batch,
                            struct ir_program **out, struct err *e) NODISCARD;
 
