@@ -23,3 +23,8 @@ if(TARGET snug_train AND TARGET snug_graph AND CMAKE_SYSTEM_PROCESSOR MATCHES "x
     target_link_libraries(docgen PRIVATE snug_train snug_graph)
     set_target_properties(docgen PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 endif()
+if(TARGET snug_train)
+    add_executable(schedtool ${CMAKE_SOURCE_DIR}/tests/support/schedtool.c)
+    target_link_libraries(schedtool PRIVATE snug_train)
+    set_target_properties(schedtool PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endif()
