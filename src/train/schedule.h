@@ -35,7 +35,8 @@ void schedule_free(struct schedule *s);
 const char *schedule_class(const struct schedule *s); /* "CosineAnnealingLR", for checkpoints */
 bool schedule_is_plateau(const struct schedule *s);
 double schedule_lr(const struct schedule *s); /* of the next update: report this one */
-/* What the schedule sets beside the rate (OneCycleLR cycles momentum or beta1); false: nothing. */
+/* What the schedule sets beside the rate (OneCycleLR cycles momentum or beta1); false: nothing.
+ * momentum may be NULL. */
 bool schedule_momentum(const struct schedule *s, double *momentum);
 /* One step. metric: for plateau (validation loss, else training loss); NaN: absent, ignored. */
 enum status schedule_step(struct schedule *s, double metric, struct err *e) NODISCARD;
