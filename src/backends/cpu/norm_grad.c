@@ -7,7 +7,7 @@
  */
 #include "backends/cpu/norm.h"
 
-enum { ROWS = 5 }; /* of a channel: mean scale shift k1 k2 */
+enum { STRIP = 2, ROWS = 5 }; /* of a channel: mean scale shift k1 k2 */
 
 struct grad {
     const void *dy, *x;
@@ -31,11 +31,11 @@ VEC_FN void put(void *p, enum dtype t, int64_t at, int n, vf x)
 
 /* dy, masked where a fused ReLU gave 0. */
 VEC_FN vf dy_at(
-    const struct grad *p, enum dtype t, enum dtype td, int64_t at, int n, vf x, vf mean, vf scale,
-    vf shift)
+    const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int n, vf x, vf mean,
+    vf scale, vf shift)
 {
     vf dy = some(p->dy, td, at, n);
-    if (!p->relu)
+    if (!relu)
         return dy;
     vf y = vround_to(norm_value(x, mean, scale, shift), t);
     return (vf)((vi)dy & ~(vi)(y <= vset(0)));
@@ -43,42 +43,66 @@ VEC_FN vf dy_at(
 
 /* ---- sums of dy and dy (x - mean) ---- */
 
-VEC_FN void sums_rows(
-    const struct grad *p, enum dtype t, enum dtype td, int64_t at, int64_t k, int64_t places,
-    const float *c, int64_t channels, float *sum)
+/* `width` vectors of n lanes from channel j on, places from .. end of rows of k. */
+VEC_FN void sums_strip(
+    const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int64_t k,
+    int64_t places, int width, int n, const float *c, int64_t channels, float *sum)
 {
-    for (int64_t from = 0; from < places; from += NORM_CHUNK) {
-        int64_t end = norm_least(places, from + NORM_CHUNK);
-        for (int64_t j = 0; j < k; j += VL) {
-            int n = (int)norm_least(VL, k - j);
-            vf m = some(c, DT_F32, j, n), scale = some(c, DT_F32, channels + j, n);
-            vf shift = some(c, DT_F32, 2 * channels + j, n), a = vset(0), b = vset(0);
-            for (int64_t i = from; i < end; i++) {
-                int64_t e = at + i * k + j;
-                vf x = some(p->x, t, e, n), dy = dy_at(p, t, td, e, n, x, m, scale, shift);
-                a = a + dy;
-                b = b + dy * (x - m);
-            }
-            a = a + some(sum, DT_F32, j, n);
-            b = b + some(sum, DT_F32, channels + j, n);
-            put(sum, DT_F32, j, n, a);
-            put(sum, DT_F32, channels + j, n, b);
+    vf m[STRIP], scale[STRIP], shift[STRIP], a[STRIP], b[STRIP];
+    for (int w = 0; w < width; w++) {
+        m[w] = some(c, DT_F32, w * VL, n);
+        scale[w] = some(c, DT_F32, channels + w * VL, n);
+        shift[w] = some(c, DT_F32, 2 * channels + w * VL, n);
+        a[w] = b[w] = vset(0);
+    }
+    for (int64_t i = 0; i < places; i++)
+        for (int w = 0; w < width; w++) {
+            int64_t e = at + i * k + w * VL;
+            vf x = some(p->x, t, e, n);
+            vf dy = dy_at(p, t, td, relu, e, n, x, m[w], scale[w], shift[w]);
+            a[w] = a[w] + dy;
+            b[w] = b[w] + dy * (x - m[w]);
         }
+    for (int w = 0; w < width; w++) {
+        put(sum, DT_F32, w * VL, n, a[w] + some(sum, DT_F32, w * VL, n));
+        put(sum, DT_F32, channels + w * VL, n, b[w] + some(sum, DT_F32, channels + w * VL, n));
+    }
+}
+
+VEC_FN void sums_rows(
+    const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int64_t k,
+    int64_t places, const float *c, int64_t channels, float *sum)
+{
+    for (int64_t from = 0; from < places; from += NORM_CHUNK, at += NORM_CHUNK * k) {
+        int64_t some_places = norm_least(NORM_CHUNK, places - from), j = 0;
+        for (; j + STRIP * VL <= k; j += STRIP * VL)
+            sums_strip(p, t, td, relu, at + j, k, some_places, STRIP, VL, c + j, channels, sum + j);
+        for (; j + VL <= k; j += VL)
+            sums_strip(p, t, td, relu, at + j, k, some_places, 1, VL, c + j, channels, sum + j);
+        if (j < k)
+            sums_strip(
+                p, t, td, relu, at + j, k, some_places, 1, (int)(k - j), c + j, channels, sum + j);
     }
 }
 
 VEC_FN void sums_run(
-    const struct grad *p, enum dtype t, enum dtype td, int64_t at, int64_t length, const float *c,
-    int64_t channels, float *sum)
+    const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int64_t length,
+    const float *c, int64_t channels, float *sum)
 {
     vf m = vset(c[0]), scale = vset(c[channels]), shift = vset(c[2 * channels]);
     for (int64_t from = 0; from < length; from += NORM_RUN) {
         int64_t end = norm_least(length, from + NORM_RUN), i = from;
         vf a = vset(0), b = vset(0);
-        for (; i < end; i += VL) {
-            int n = (int)norm_least(VL, end - i);
-            vf x = some(p->x, t, at + i, n);
-            vf dy = dy_at(p, t, td, at + i, n, x, m, scale, shift); /* 0 past the tail */
+        for (; i + VL <= end; i += VL) {
+            vf x = vload(p->x, t, at + i);
+            vf dy = dy_at(p, t, td, relu, at + i, VL, x, m, scale, shift);
+            a = a + dy;
+            b = b + dy * (x - m);
+        }
+        if (i < end) {
+            int n = (int)(end - i);
+            vf x = vload_n(p->x, t, at + i, n);
+            vf dy = dy_at(p, t, td, relu, at + i, n, x, m, scale, shift); /* 0 past the tail */
             a = a + dy;
             b = b + dy * (x - m);
         }
@@ -87,7 +111,18 @@ VEC_FN void sums_run(
     }
 }
 
-/* Runs the statement with T and TD constant: x's and dy's types, mostly the same. */
+/* Runs the statement with T, TD and RELU constant where that pays: x's and dy's types are mostly
+ * the same. */
+#define RELU_CONST(relu, ...)                                                                      \
+    do {                                                                                           \
+        if (relu) {                                                                                \
+            const bool RELU = true;                                                                \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            const bool RELU = false;                                                               \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
 #define TYPES_CONST(tx, tdy, ...)                                                                  \
     DTYPE_CONST(                                                                                   \
         tx, T,                                                                                     \
@@ -109,27 +144,31 @@ static void slice_sums(
     memset(sum + v->channels, 0, (size_t)v->k * 4);
     NORM_EACH_PIECE(v, i, b, at, places, {
         if (v->k == 1)
-            TYPES_CONST(type, p->dy_type, sums_run(p, T, TD, at, places, coef, v->channels, sum));
+            TYPES_CONST(
+                type, p->dy_type,
+                RELU_CONST(p->relu, sums_run(p, T, TD, RELU, at, places, coef, v->channels, sum)));
         else
             TYPES_CONST(
-                type, p->dy_type, sums_rows(p, T, TD, at, v->k, places, coef, v->channels, sum));
+                type, p->dy_type,
+                RELU_CONST(
+                    p->relu, sums_rows(p, T, TD, RELU, at, v->k, places, coef, v->channels, sum)));
     });
 }
 
 /* ---- dx ---- */
 
-VEC_FN void
-dx_vector(const struct grad *p, enum dtype t, enum dtype td, int64_t at, int n, const vf c[5])
+VEC_FN void dx_vector(
+    const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int n, const vf c[5])
 {
     vf x = some(p->x, t, at, n);
-    vf dy = dy_at(p, t, td, at, n, x, c[0], c[1], c[2]);
+    vf dy = dy_at(p, t, td, relu, at, n, x, c[0], c[1], c[2]);
     vf dx = c[1] * dy - c[3] - (x - c[0]) * c[4];
     put(p->dx, td, at, n, dx);
 }
 
 VEC_FN void dx_rows(
-    const struct grad *p, enum dtype t, enum dtype td, int64_t at, int64_t k, int64_t places,
-    const float *coef, int64_t channels)
+    const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int64_t k,
+    int64_t places, const float *coef, int64_t channels)
 {
     for (int64_t j = 0; j < k; j += VL) {
         int n = (int)norm_least(VL, k - j);
@@ -138,15 +177,15 @@ VEC_FN void dx_rows(
             c[r] = some(coef, DT_F32, r * channels + j, n);
         if (n == VL)
             for (int64_t i = 0; i < places; i++)
-                dx_vector(p, t, td, at + i * k + j, VL, c);
+                dx_vector(p, t, td, relu, at + i * k + j, VL, c);
         else
             for (int64_t i = 0; i < places; i++)
-                dx_vector(p, t, td, at + i * k + j, n, c);
+                dx_vector(p, t, td, relu, at + i * k + j, n, c);
     }
 }
 
 VEC_FN void dx_run(
-    const struct grad *p, enum dtype t, enum dtype td, int64_t at, int64_t length,
+    const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int64_t length,
     const float *coef, int64_t channels)
 {
     vf c[5];
@@ -154,9 +193,9 @@ VEC_FN void dx_run(
         c[r] = vset(coef[r * channels]);
     int64_t i = 0;
     for (; i + VL <= length; i += VL)
-        dx_vector(p, t, td, at + i, VL, c);
+        dx_vector(p, t, td, relu, at + i, VL, c);
     if (i < length)
-        dx_vector(p, t, td, at + i, (int)(length - i), c);
+        dx_vector(p, t, td, relu, at + i, (int)(length - i), c);
 }
 
 static void
@@ -169,9 +208,13 @@ dx_all(const struct norm_view *v, const struct grad *p, enum dtype type, const s
         const float *coef = c->mean + i / v->b * c->image + i % v->b * v->k;
         int64_t places = norm_least(NORM_CHUNK, v->s - from);
         if (v->k == 1)
-            TYPES_CONST(type, p->dy_type, dx_run(p, T, TD, at, v->s, coef, v->channels));
+            TYPES_CONST(
+                type, p->dy_type,
+                RELU_CONST(p->relu, dx_run(p, T, TD, RELU, at, v->s, coef, v->channels)));
         else
-            TYPES_CONST(type, p->dy_type, dx_rows(p, T, TD, at, v->k, places, coef, v->channels));
+            TYPES_CONST(
+                type, p->dy_type,
+                RELU_CONST(p->relu, dx_rows(p, T, TD, RELU, at, v->k, places, coef, v->channels)));
     }
 }
 
@@ -269,7 +312,7 @@ VEC_FN void layer_sums(
         vf gamma = l->gamma ? vload_n(l->gamma->data, l->gamma->dtype, i, n) : vset(1);
         vf beta = l->beta ? vload_n(l->beta->data, l->beta->dtype, i, n) : vset(0);
         vf x = some(p->x, t, row * v->s + i, n);
-        vf dy = dy_at(p, t, td, row * v->s + i, n, x, m, r * gamma, beta);
+        vf dy = dy_at(p, t, td, p->relu, row * v->s + i, n, x, m, r * gamma, beta);
         vf d = x - m, g = dy * gamma;
         vf db = some(sum, DT_F32, i, n) + dy, dg = some(sum, DT_F32, v->s + i, n) + dy * (d * r);
         put(sum, DT_F32, i, n, db);
@@ -290,7 +333,7 @@ VEC_FN void layer_dx(
         vf gamma = l->gamma ? vload_n(l->gamma->data, l->gamma->dtype, i, n) : vset(1);
         vf beta = l->beta ? vload_n(l->beta->data, l->beta->dtype, i, n) : vset(0);
         vf c[5] = {vset(l->mean), l->rstd * gamma, beta, vset(k1), vset(k2)};
-        dx_vector(p, t, td, row * v->s + i, n, c);
+        dx_vector(p, t, td, p->relu, row * v->s + i, n, c);
     }
 }
 

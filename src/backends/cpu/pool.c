@@ -34,8 +34,13 @@ static struct window window_of(const struct axis *a, int64_t o)
         return (struct window){low, 1, 0, high - low, high - low, high - low};
     }
     struct window w = {.low = o * a->stride - a->pad, .step = a->dilation, .width = a->kernel};
-    w.first = w.low < 0 ? (-w.low + w.step - 1) / w.step : 0;
-    w.last = w.low >= a->in ? 0 : least(a->kernel, (a->in - w.low + w.step - 1) / w.step);
+    if (w.step == 1) { /* the common case, without divisions */
+        w.first = w.low < 0 ? -w.low : 0;
+        w.last = least(a->kernel, a->in - w.low);
+    } else {
+        w.first = w.low < 0 ? (-w.low + w.step - 1) / w.step : 0;
+        w.last = w.low >= a->in ? 0 : least(a->kernel, (a->in - w.low + w.step - 1) / w.step);
+    }
     w.padded = least(w.low + a->kernel, a->in + a->pad) - w.low;
     return w;
 }
@@ -133,6 +138,22 @@ VEC_FN vi place_load(const void *p, enum dtype t, int64_t at, int n)
 
 /* ---- maximum ---- */
 
+/* Takes value and its tap where it beats the best so far, or is NaN. */
+VEC_FN void take_better(vf value, int32_t tap, vf *best, vi *where)
+{
+#if VEC_LANES == 16
+    __m512 v = (__m512)value;
+    __mmask16 m =
+        _mm512_cmp_ps_mask(v, (__m512)*best, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    *best = (vf)_mm512_mask_mov_ps((__m512)*best, m, v);
+    *where = (vi)_mm512_mask_mov_epi32((__m512i)*where, m, _mm512_set1_epi32(tap));
+#else
+    vi better = (value > *best) | (value != value);
+    *best = vsel(better, value, *best);
+    *where = (((vi){0} + tap) & better) | (*where & ~better);
+#endif
+}
+
 /* The window of one output place, n lanes from element `at`. The first largest wins, the last NaN.
  */
 VEC_FN vf max_of(
@@ -145,12 +166,20 @@ VEC_FN vf max_of(
         for (int64_t v = wx->first; v < wx->last; v++) {
             int64_t s = (wy->low + u * wy->step) * p->x.in + wx->low + v * wx->step;
             vf value = load_some(x, t, at + s * p->places, n);
-            vi better = (value > best) | (value != value);
-            best = vsel(better, value, best);
-            where = (((vi){0} + (int32_t)(u * wx->width + v)) & better) | (where & ~better);
+            take_better(value, (int32_t)(u * wx->width + v), &best, &where);
         }
     *place = where;
     return best;
+}
+
+VEC_FN void max_vector(
+    const struct pooling *p, const struct window *wy, const struct window *wx, const void *x,
+    void *y, void *place, enum dtype t, int64_t from, int64_t to, int n)
+{
+    vi where;
+    vf best = max_of(p, wy, wx, x, t, from, n, &where);
+    store_some(y, t, to, n, best);
+    place_store(place, p->place_type, to, n, where);
 }
 
 VEC_FN void max_row(
@@ -164,10 +193,10 @@ VEC_FN void max_row(
         int64_t to = ((image * p->y.out + row) * p->x.out + col) * p->places;
         for (int64_t k = 0; k < p->places; k += VL) {
             int n = (int)least(VL, p->places - k);
-            vi where;
-            vf best = max_of(p, &wy, &wx, x, t, from + k, n, &where);
-            store_some(y, t, to + k, n, best);
-            place_store(place, p->place_type, to + k, n, where);
+            if (n == VL)
+                max_vector(p, &wy, &wx, x, y, place, t, from + k, to + k, VL);
+            else
+                max_vector(p, &wy, &wx, x, y, place, t, from + k, to + k, n);
         }
     }
 }
@@ -242,6 +271,55 @@ VEC_FN void grad_row(
     }
 }
 
+/* ---- gradients where windows do not overlap: each window writes its own places ---- */
+
+static bool apart(const struct axis *a)
+{
+    return !a->adaptive && a->dilation == 1 && a->kernel <= a->stride;
+}
+
+/* What a window gives its tap (u, v): n lanes of dy at `at`. */
+VEC_FN void tap_write(
+    const struct pooling *p, const void *place, void *dx, enum dtype t, vf dy, int64_t at, int n,
+    int64_t tap, int64_t to)
+{
+    if (place) {
+        vi hit = (place_load(place, p->place_type, at, n) == (int32_t)tap);
+        dy = (vf)((vi)dy & hit);
+    }
+    store_some(dx, t, to, n, dy);
+}
+
+/* The windows of output row r: input rows from its own first to the next window's are its. */
+VEC_FN void apart_row(
+    const struct pooling *p, const void *dy, const void *place, void *dx, enum dtype t,
+    int64_t image, int64_t r)
+{
+    struct window wy = window_of(&p->y, r);
+    int64_t top = r ? wy.low : 0, bottom = r + 1 < p->y.out ? wy.low + p->y.stride : p->y.in;
+    int64_t from = (image * p->y.in + top) * p->x.in * p->places, bytes = dtype_size(t);
+    if (bottom > top && !(p->y.kernel == p->y.stride && p->x.kernel == p->x.stride &&
+                          wy.last - wy.first == bottom - top && p->x.in == p->x.out * p->x.stride))
+        memset(
+            (char *)dx + from * bytes, 0, (size_t)((bottom - top) * p->x.in * p->places * bytes));
+    for (int64_t c = 0; c < p->x.out; c++) {
+        struct window wx = window_of(&p->x, c);
+        float by = place ? 1 : divisor(p, &wy, &wx);
+        int64_t at = ((image * p->y.out + r) * p->x.out + c) * p->places;
+        for (int64_t k = 0; k < p->places; k += VL) {
+            int n = (int)least(VL, p->places - k);
+            vf g = load_some(dy, t, at + k, n);
+            if (!place)
+                g = g / by;
+            for (int64_t u = wy.first; u < wy.last; u++)
+                for (int64_t v = wx.first; v < wx.last; v++) {
+                    int64_t s = (image * p->y.in + wy.low + u) * p->x.in + wx.low + v;
+                    tap_write(p, place, dx, t, g, at + k, n, u * wx.width + v, s * p->places + k);
+                }
+        }
+    }
+}
+
 static enum status grad_run(const struct kernel_args *a, struct err *e)
 {
     (void)e;
@@ -251,6 +329,13 @@ static enum status grad_run(const struct kernel_args *a, struct err *e)
     if (a->code == OP_MAX_POOL_GRAD) {
         place = a->in[1].data;
         p.place_type = a->in[1].dtype;
+    }
+    if (apart(&p.y) && apart(&p.x)) {
+#pragma omp parallel for collapse(2) schedule(static) if (parallel_worth(&p))
+        for (int64_t i = 0; i < p.images; i++)
+            for (int64_t r = 0; r < p.y.out; r++)
+                DTYPE_CONST(p.type, T, apart_row(&p, dy->data, place, dx->data, T, i, r));
+        return ST_OK;
     }
 #pragma omp parallel for collapse(2) schedule(static) if (parallel_worth(&p))
     for (int64_t i = 0; i < p.images; i++)

@@ -176,15 +176,27 @@ VEC_FN float vmax_lane(vf x) /* NaN when a lane is NaN */
 /* ---- conversion ---- */
 VEC_FN vf vf_of_bf16(vh h)
 {
+#if VEC_LANES == 16
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
+#elif VEC_LANES == 8
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)h), 16);
+#else
     return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
+}
+/* The bits of x rounded to bf16, in place: the low half is meaningless. */
+VEC_FN vu bf16_bits(vf x)
+{
+    vu u = (vu)x, rounded = u + 0x7fff + ((u >> 16) & 1);
+    return (vu)vsel(x != x, (vf)(u | 0x400000), (vf)rounded);
 }
 VEC_FN vh bf16_of_vf(vf x)
 {
-    vu u = (vu)x;
-    vu rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-    vu nan = (vu)((u & 0x7fffffff) > 0x7f800000);
-    vu quiet = (u >> 16) | 0x40;
-    return __builtin_convertvector((quiet & nan) | (rounded & ~nan), vh);
+#if VEC_LANES == 16
+    return (vh)_mm512_cvtepi32_epi16((__m512i)(bf16_bits(x) >> 16));
+#else
+    return __builtin_convertvector(bf16_bits(x) >> 16, vh);
+#endif
 }
 VEC_FN vf vf_of_f16(vh h)
 {
@@ -223,7 +235,7 @@ VEC_FN vh f16_of_vf(vf x)
 VEC_FN vf vround_to(vf x, enum dtype t)
 {
     if (t == DT_BF16)
-        return vf_of_bf16(bf16_of_vf(x));
+        return (vf)(bf16_bits(x) & 0xffff0000);
     if (t == DT_F16)
         return vf_of_f16(f16_of_vf(x));
     return x;
