@@ -23,6 +23,7 @@
 #include "nn/ptfile.h"
 #include "nn/tensorfile.h"
 #include "train/optim_state_dict.h"
+#include "train/schedule_dict.h"
 #include "train/version.h"
 
 #include <dirent.h>
@@ -221,17 +222,18 @@ enum status checkpoint_write(
     struct optim_tensor *state = list_state(t, &a, &n);
     pt_put(&a, root, "epoch", pt_int(&a, epoch >= 0 ? epoch : at->epoch));
     pt_put(&a, root, "model_state_dict", state_dict(t, &a, NULL));
-    pt_put(
-        &a, root, "optimizer_state_dict",
-        optim_state_dict_make(
-            &a, t->parts.optim, model_param_count_vars(t->parts.model), state, n,
-            at->optimizer_steps, train_lr(t), t->parts.schedule != NULL));
+    struct pt_value *optimizer = optim_state_dict_make(
+        &a, t->parts.optim, model_param_count_vars(t->parts.model), state, n, at->optimizer_steps,
+        train_lr(t), t->parts.schedule != NULL);
+    pt_put(&a, root, "optimizer_state_dict", optimizer);
     pt_put(&a, root, "losses", losses_tensor(t, &a));
     pt_add(&a, rates, pt_float(&a, t->parts.optim->lr));
     pt_put(&a, root, "initial_lrs", rates);
     if (t->parts.schedule) {
         json_t *j = schedule_state(t->parts.schedule);
-        pt_put(&a, root, "scheduler_state_dict", from_json(&a, j));
+        struct pt_value *scheduler = from_json(&a, j);
+        schedule_complete_dicts(&a, t->parts.schedule, scheduler, optimizer);
+        pt_put(&a, root, "scheduler_state_dict", scheduler);
         pt_put(&a, root, "scheduler_class", pt_string(&a, schedule_class(t->parts.schedule)));
         json_decref(j);
     }
