@@ -166,21 +166,26 @@ VEC_FN void dx_vector(
     put(p->dx, td, at, n, dx);
 }
 
+VEC_FN void dx_at(
+    const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int n,
+    const float *coef, int64_t channels)
+{
+    vf c[5];
+    for (int r = 0; r < 5; r++)
+        c[r] = some(coef, DT_F32, r * channels, n);
+    dx_vector(p, t, td, relu, at, n, c);
+}
+
 VEC_FN void dx_rows(
     const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int64_t k,
     int64_t places, const float *coef, int64_t channels)
 {
-    for (int64_t j = 0; j < k; j += VL) {
-        int n = (int)norm_least(VL, k - j);
-        vf c[5];
-        for (int r = 0; r < 5; r++)
-            c[r] = some(coef, DT_F32, r * channels + j, n);
-        if (n == VL)
-            for (int64_t i = 0; i < places; i++)
-                dx_vector(p, t, td, relu, at + i * k + j, VL, c);
-        else
-            for (int64_t i = 0; i < places; i++)
-                dx_vector(p, t, td, relu, at + i * k + j, n, c);
+    for (int64_t i = 0; i < places; i++, at += k) {
+        int64_t j = 0;
+        for (; j + VL <= k; j += VL)
+            dx_at(p, t, td, relu, at + j, VL, coef + j, channels);
+        if (j < k)
+            dx_at(p, t, td, relu, at + j, (int)(k - j), coef + j, channels);
     }
 }
 
