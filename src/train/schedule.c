@@ -316,10 +316,25 @@ enum status schedule_check_steps(const struct schedule *s, int64_t n, struct err
     return st;
 }
 
+/* Steps that the rate does not depend on but through their number are skipped. */
+static void skip(struct schedule *s, int64_t n)
+{
+    s->last_epoch += n;
+    s->step_count += s->kind == SCHEDULE_restarts ? 0 : n;
+    s->t_cur = s->kind == SCHEDULE_restarts ? (s->t_cur + n) % s->p.t_max : 0;
+}
+
 bool schedule_fast_forward(struct schedule *s, int64_t n)
 {
-    if (s->kind == SCHEDULE_plateau || schedule_check_steps(s, n, NULL) != ST_OK)
+    enum { WALK_MAX = 1 << 28 }; /* seconds; no run is that long */
+    bool direct = s->kind == SCHEDULE_restarts || s->kind >= SCHEDULE_onecycle;
+    if (s->kind == SCHEDULE_plateau || n > (direct ? INT64_MAX / 4 : WALK_MAX) ||
+        schedule_check_steps(s, n, NULL) != ST_OK)
         return false;
+    if (direct && n > 1) {
+        skip(s, n - 1);
+        n = 1;
+    }
     for (int64_t i = 0; i < n; i++)
         if (schedule_step(s, (double)NAN, NULL) != ST_OK)
             return false;

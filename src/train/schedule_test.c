@@ -76,6 +76,31 @@ TEST(schedule_plateau_forward, "a plateau schedule cannot be moved forward")
     schedule_free(s);
 }
 
+TEST(
+    schedule_forward_far,
+    "moving far forward takes no time where the rate is a function of the step")
+{
+    static const char *const nodes[] = {
+        "{\"type\": \"CosineAnnealingWarmRestarts\", \"T_max\": 7}",
+        "{\"type\": \"warmup_linear\", \"warmup_steps\": 5, \"total_steps\": 100}",
+        "{\"type\": \"StepLR\"}"};
+    for (int i = 0; i < 3; i++) {
+        struct schedule *far = make(nodes[i], 1), *near = make(nodes[i], 1);
+        CHECK(schedule_fast_forward(near, 40));
+        CHECK(schedule_fast_forward(near, 0));
+        for (int k = 0; k < 40; k++)
+            step(far, 1);
+        CHECK(schedule_lr(far) == schedule_lr(near));
+        CHECK_EQ(far->last_epoch, near->last_epoch);
+        CHECK_EQ(far->step_count, near->step_count);
+        CHECK_EQ(far->t_cur, near->t_cur);
+        CHECK_EQ(schedule_fast_forward(far, INT64_C(1) << 60), i < 2);
+        CHECK(schedule_lr(far) >= 0);
+        schedule_free(far);
+        schedule_free(near);
+    }
+}
+
 TEST(schedule_end, "case-T93: after its end the warm-up family stays at zero")
 {
     static const char *const kinds[] = {"warmup_cosine", "warmup_linear"};
