@@ -148,6 +148,7 @@ static const char *const *names_in_ids(const struct reader *r, struct arena *m)
 
 static const struct pt_value *entry_at(const struct reader *r, int place)
 {
+    ASSERT(r->ids && place >= 0 && place < r->n_ids);
     const struct pt_value *id = r->ids[place];
     int64_t number;
     if (pt_to_string(id))
