@@ -361,7 +361,7 @@ void bill_result_text(const json_t *document, bool colour, struct str *out)
     int64_t planned = json_get_i64(document, "peak_bytes_planned", 0);
     int64_t measured = json_get_i64(document, "peak_bytes_measured", 0);
     const char *on = colour ? "\033[1m" : "", *off = colour ? "\033[0m" : "";
-    str_printf(out, "\n%sResult%s\n", on, off);
+    str_printf(out, "%sResult%s\n", on, off);
     accuracy_rows(document, out);
     metric_rows(document, out);
     if (json_get_f64(document, "seconds", 0) > 0)

@@ -85,8 +85,11 @@ static void show_result(const struct run *r)
 /* The plan is an event of its own under --json: a reader need not wait for the end. */
 static void tell_plan(struct live *l, const struct run *r)
 {
-    json_t *event = run_plan_json(r, false);
+    json_t *event = json_object(), *plan = run_plan_json(r, false);
     json_put_str(event, "event", "plan");
+    if (json_object_update(event, plan) != 0)
+        json_put_str(event, "message", "the plan could not be copied");
+    json_decref(plan);
     live_event(event, l);
     json_decref(event);
 }

@@ -11,7 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { BAR_COLUMNS = 16 };
+enum { BAR_COLUMNS = 24, BAR_COLUMNS_MIN = 5 };
 static const int64_t plain_gap_ns = 5000000000; /* plain progress lines come at most this often */
 
 /* ---- pieces of lines ---- */
@@ -21,16 +21,16 @@ static const char *colour(const struct live *l, const char *code)
     return l->colour ? code : "";
 }
 
-/* "45 s", "3 min 20 s", "2 h 5 min". */
+/* "45 s", "3:20 min", "2:05 h". */
 static void add_duration(struct str *s, double seconds)
 {
     long long t = (long long)(seconds + 0.5);
-    if (t < 90)
+    if (t < 60)
         str_printf(s, "%lld s", t);
     else if (t < 3600)
-        str_printf(s, "%lld min %lld s", t / 60, t % 60);
+        str_printf(s, "%lld:%02lld min", t / 60, t % 60);
     else
-        str_printf(s, "%lld h %lld min", t / 3600, t / 60 % 60);
+        str_printf(s, "%lld:%02lld h", t / 3600, t / 60 % 60);
 }
 
 static void add_number(struct str *s, const json_t *event, const char *key, const char *label)
@@ -49,41 +49,54 @@ static void add_percent(struct str *s, const json_t *event, const char *key, con
         str_printf(s, "  %s %.2f %%", label, 100 * json_number_value(v));
 }
 
-static void add_bar(struct str *s, int64_t done, int64_t all)
+static void add_bar(struct str *s, double part, int width)
 {
-    int full = all > 0 ? (int)(done * BAR_COLUMNS / all) : 0;
-    for (int i = 0; i < BAR_COLUMNS; i++)
+    int full = (int)(part * width);
+    for (int i = 0; i < width; i++)
         str_add(s, i < full ? "━" : "─");
+    str_add(s, " ");
 }
 
+/* "1.2 GiB" without its unit where both have the same. */
 static void add_memory(struct str *s, const json_t *event)
 {
     char now[32], top[32];
     int64_t rss = json_get_i64(event, "memory_bytes", -1), peak = process_rss_peak_bytes();
-    if (rss > 0)
-        str_printf(
-            s, "  memory %s, peak %s", bytes_text(rss, now, sizeof now),
-            bytes_text(peak > rss ? peak : rss, top, sizeof top));
+    if (rss <= 0)
+        return;
+    (void)bytes_text(rss, now, sizeof now);
+    (void)bytes_text(peak > rss ? peak : rss, top, sizeof top);
+    char *unit_now = strchr(now, ' '), *unit_top = strchr(top, ' ');
+    if (unit_now && unit_top && strcmp(unit_now, unit_top) == 0)
+        *unit_now = 0;
+    str_printf(s, "  memory %s/%s", now, top);
 }
 
-static void batch_text(struct str *s, const json_t *event, bool bar)
+/* The line of a batch; a bar takes the room that `columns` leaves, and there is none where it is 0.
+ */
+static void batch_text(struct str *s, const json_t *event, int columns)
 {
-    int64_t batch = json_get_i64(event, "batch", 0),
-            batches = json_get_i64(event, "total_batches", 0);
+    int64_t batch = json_get_i64(event, "batch", 0);
+    int64_t batches = json_get_i64(event, "total_batches", 0);
+    struct str tail;
+    str_init(&tail);
+    str_printf(&tail, "batch %lld/%lld", (long long)batch, (long long)batches);
+    str_printf(&tail, "  %.0f images/s", json_get_f64(event, "images_per_s", 0));
+    add_number(&tail, event, "loss", "loss");
+    add_memory(&tail, event);
+    if (json_is_number(json_object_get(event, "seconds_left"))) {
+        str_add(&tail, "  ");
+        add_duration(&tail, json_get_f64(event, "seconds_left", 0));
+        str_add(&tail, " left");
+    }
     str_printf(
         s, "epoch %lld/%lld ", (long long)json_get_i64(event, "epoch", 0),
         (long long)json_get_i64(event, "total_epochs", 0));
-    if (bar)
-        add_bar(s, batch, batches);
-    str_printf(s, "%s%lld/%lld", bar ? " " : " batch ", (long long)batch, (long long)batches);
-    str_printf(s, "  %.0f images/s", json_get_f64(event, "images_per_s", 0));
-    add_number(s, event, "loss", "loss");
-    add_memory(s, event);
-    if (json_is_number(json_object_get(event, "seconds_left"))) {
-        str_add(s, "  ");
-        add_duration(s, json_get_f64(event, "seconds_left", 0));
-        str_add(s, " left");
-    }
+    int room = columns - (int)s->n - (int)tail.n - 2;
+    if (room >= BAR_COLUMNS_MIN && batches > 0)
+        add_bar(s, (double)batch / (double)batches, room < BAR_COLUMNS ? room : BAR_COLUMNS);
+    str_add(s, tail.data);
+    str_release(&tail);
 }
 
 /* ---- writing ---- */
@@ -137,7 +150,7 @@ static void on_batch(struct live *l, const json_t *event)
     l->plain_ns = now;
     struct str s;
     str_init(&s);
-    batch_text(&s, event, l->terminal);
+    batch_text(&s, event, l->terminal ? columns() : 0);
     if (l->terminal)
         rewrite(l, s.data);
     else
