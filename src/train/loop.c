@@ -135,6 +135,7 @@ void train_free(struct train *t)
     vec_release(&t->series.val_losses);
     vec_release(&t->series.val_accuracies);
     vec_release(&t->series.lrs);
+    mem_free(t->window_buffers);
     mem_free(t);
 }
 
@@ -168,26 +169,74 @@ static enum status check_disk(const struct train *t, struct err *e)
     return ST_IO;
 }
 
+/* Optimizer states as they are before the first update, whose rate some of them start at. */
 static void fill_state(struct train *t)
 {
     const struct ir_vars *vars = t->parts.vars;
+    struct optim_spec first = *t->parts.optim;
+    first.lr = train_lr(t);
     for (size_t v = 0; v < t->steps.update.n; v++) {
         for (int k = 0; k < UPDATE_STATES_MAX; k++) {
             int var = t->steps.update.state[v][k];
             if (var == IR_NONE)
                 continue;
             const struct ir_var *s = &vars->list.data[var];
-            double initial = optim_state_initial(t->parts.optim, k);
+            double initial = optim_state_initial(&first, k);
             int64_t n = shape_count(&s->shape);
             for (int64_t i = 0; i < n; i++)
                 dtype_store(exec_var(t->exec, var), s->dtype, i, initial);
         }
     }
+}
+
+static void fill_constants(struct train *t)
+{
     for (int i = 0; t->steps.weight_var != IR_NONE && i < t->parts.loss->weight_n; i++)
         ((float *)exec_var(t->exec, t->steps.weight_var))[i] = (float)t->parts.loss->weight[i];
     for (int i = 0; t->steps.pos_weight_var != IR_NONE && i < t->parts.loss->pos_weight_n; i++)
         ((float *)exec_var(t->exec, t->steps.pos_weight_var))[i] =
             (float)t->parts.loss->pos_weight[i];
+}
+
+/* The buffers that a forward pass changes (batch norm's statistics): Stop inside a window takes
+ * them back to its start, since its samples will be seen again. */
+static bool is_buffer(const struct train *t, int state)
+{
+    return t->parts.vars->list.data[model_state_var(t->parts.model, state)].category ==
+           CATEGORY_BUFFERS;
+}
+
+static size_t move_buffers(struct train *t, bool save)
+{
+    size_t at = 0;
+    for (int i = 0; i < model_state_count(t->parts.model); i++) {
+        int var = model_state_var(t->parts.model, i);
+        const struct ir_var *v = &t->parts.vars->list.data[var];
+        size_t bytes = (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
+        if (!is_buffer(t, i))
+            continue;
+        if (t->window_buffers)
+            memcpy(
+                save ? t->window_buffers + at : exec_var(t->exec, var),
+                save ? exec_var(t->exec, var) : t->window_buffers + at, bytes);
+        at += bytes;
+    }
+    return at;
+}
+
+static void window_state_make(struct train *t)
+{
+    size_t bytes = t->c.accumulate > 1 ? move_buffers(t, true) : 0;
+    t->window_buffers = bytes ? mem_alloc(bytes) : NULL;
+}
+
+void train_window_begin(struct train *t)
+{
+    t->window = t->at;
+    t->window_valid = 0;
+    t->scaler.unscaled = false;
+    if (t->window_buffers)
+        (void)move_buffers(t, true);
 }
 
 /* A10: what accumulation does not do. */
@@ -216,6 +265,8 @@ enum status train_start(
         TRY(w->fill(var, exec_var(t->exec, var), w->ctx, e));
     }
     fill_state(t);
+    fill_constants(t);
+    window_state_make(t);
     warn_batch_statistics(t);
     t->early.higher_is_better = t->c.monitor_accuracy;
     if (t->c.monitor_accuracy &&
@@ -244,14 +295,17 @@ enum status train_adopt(struct train *t, const char *path, struct err *e)
 /* Without saved scheduler state the schedule is moved to where the run stands (case T45). */
 static void align_schedule(struct train *t)
 {
-    if (!t->parts.schedule || t->adopted_schedule || t->c.start_epoch == 0 || t->resumed)
-        return;
     int64_t per_epoch = (t->steps_config.batches + t->c.accumulate - 1) / t->c.accumulate;
-    int64_t n = t->c.schedule_per_update ? t->c.start_epoch * per_epoch : t->c.start_epoch;
+    int64_t n = t->at.epoch;
+    if (t->c.schedule_per_update) /* files of others do not count updates */
+        n = t->at.updates > 0 ? t->at.updates
+                              : t->at.epoch * per_epoch + t->at.batch / t->c.accumulate;
+    if (!t->parts.schedule || t->adopted_schedule || n == 0)
+        return;
     if (!schedule_fast_forward(t->parts.schedule, n))
         train_warn(
             t, "scheduler", "%s cannot be moved to epoch %lld without its saved state; it starts anew",
-            schedule_class(t->parts.schedule), (long long)t->c.start_epoch);
+            schedule_class(t->parts.schedule), (long long)t->at.epoch + 1);
 }
 
 /* ---- the best weights ---- */
@@ -272,7 +326,8 @@ static void copy_state(struct train *t, bool to_best)
 static bool finished(const struct train *t)
 {
     return t->at.epoch >= t->c.epochs || t->stopped_early ||
-           (t->c.max_steps > 0 && t->at.updates >= t->c.max_steps);
+           (t->c.max_steps > 0 && t->at.updates >= t->c.max_steps &&
+            t->at.batch < t->steps_config.batches); /* else the epoch is whole, but not ended */
 }
 
 static enum status open_loader(struct train *t, struct err *e)
@@ -290,6 +345,8 @@ static enum status interrupt(struct train *t, struct err *e)
     if (t->at.batch % t->c.accumulate != 0 && t->at.batch != t->steps_config.batches) {
         int64_t updates = t->at.updates;
         t->at = t->window;
+        if (t->window_buffers)
+            (void)move_buffers(t, false);
         ASSERT(t->at.updates == updates);
     }
     t->interrupted = true;
@@ -367,7 +424,7 @@ static enum status run_batches(struct train *t, struct err *e)
         if (updated)
             TRY(after_update(t, e));
         if (train_should_stop(t))
-            return interrupt(t, e);
+            return err_set(e, ST_INTERRUPTED, "stopped");
     }
     return ST_OK;
 }
@@ -413,6 +470,8 @@ static enum status end_epoch(struct train *t, struct err *e)
 enum status train_run(struct train *t, struct err *e)
 {
     align_schedule(t);
+    if (t->at.optimizer_steps == 0)
+        fill_state(t); /* start_epoch may have moved the rate */
     if (!t->resumed)
         t->last_lr = train_lr(t);
     t->started_ns = clock_ns();
@@ -422,10 +481,11 @@ enum status train_run(struct train *t, struct err *e)
             t, "nothing_to_do", "start_epoch %lld is not below epochs %lld: nothing is trained",
             (long long)t->c.start_epoch, (long long)t->c.epochs);
     while (!finished(t)) {
-        TRY(run_batches(t, e));
-        if (t->stopped_at_max && t->at.batch < t->steps_config.batches)
+        enum status st = run_batches(t, e);
+        if (st == ST_OK && t->stopped_at_max && t->at.batch < t->steps_config.batches)
             break;
-        enum status st = end_epoch(t, e);
+        if (st == ST_OK)
+            st = end_epoch(t, e);
         if (st == ST_INTERRUPTED)
             return interrupt(t, e);
         TRY(st);

@@ -37,6 +37,7 @@ struct train {
     char interrupt_checkpoint[1024];
     double last_val_loss, last_val_accuracy;
     double window_valid, window_size; /* tokens: weight of the window's valid labels, labels of a batch */
+    char *window_buffers;       /* batch statistics as they were when the open window began */
     bool warned_ignored;
     double max_norm_seen, last_norm, last_ratio; /* since the last health report */
     double last_lr;             /* the rate of the latest update: the one that is reported */
@@ -49,6 +50,7 @@ void train_warn(struct train *t, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 double train_lr(const struct train *t);
 bool train_should_stop(struct train *t);
+void train_window_begin(struct train *t);
 
 /* loop_step.c: one micro-batch, one update. */
 enum status train_batch(struct train *t, double *loss, struct err *e) NODISCARD;

@@ -185,11 +185,8 @@ enum status train_batch(struct train *t, double *loss, struct err *e)
     int64_t count, in_window = t->at.batch % t->c.accumulate;
     enum step_program kind = step_program_of(&t->steps_config, t->at.batch);
     (void)program_of(t, kind, &index);
-    if (in_window == 0) {
-        t->window = t->at;
-        t->window_valid = 0;
-        t->scaler.unscaled = false;
-    }
+    if (in_window == 0)
+        train_window_begin(t);
     TRY(fill_inputs(t, index, &count, e));
     float *seed = input(t, index, "loss_seed");
     if (seed)
