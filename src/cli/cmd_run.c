@@ -3,6 +3,7 @@
 #include "cli/bill.h"
 #include "cli/commands.h"
 #include "cli/live.h"
+#include "cli/profile.h"
 
 #include "base/env.h"
 
@@ -76,6 +77,7 @@ static void show_result(const struct run *r)
     json_t *d = run_document(r);
     str_init(&out);
     bill_result_text(d, colour_on(stdout), &out);
+    profile_text(d, colour_on(stdout), &out);
     (void)fputs(out.data, stdout);
     (void)fflush(stdout);
     str_release(&out);

@@ -15,6 +15,7 @@ struct run_options run_options_of(const struct args *a)
         .threads = v[OPTION_THREADS].number > 4096 ? 4096 : (int)v[OPTION_THREADS].number,
         .resume = v[OPTION_RESUME].text,
         .dump_after = v[OPTION_DUMP_AFTER].text,
+        .profile = v[OPTION_PROFILE].given,
     };
     if (v[OPTION_MEMORY].given && strcmp(v[OPTION_MEMORY].text, "dynamic") == 0)
         o.storage = EXEC_DYNAMIC;

@@ -257,7 +257,7 @@ static void draw_line(struct str *s, const struct numbers *x)
     double n = (double)x->v.n;
     struct axis ax = n > 1 ? (struct axis){1, n, nice_step(n - 1, 8)} : (struct axis){0, 2, 1};
     axis_y(s, &ay);
-    axis_x(s, &ax, true, "number");
+    axis_x(s, &ax, true, "index");
     line_path(s, x, &ax, &ay);
 }
 
