@@ -1,0 +1,90 @@
+"""Nodes around the training loop: what they hand on, save and load."""
+import harness
+
+
+def grown(graph, nodes, wires):
+    """`graph` with more nodes {id: (type, params)} and data edges; those that nothing feeds get a trigger."""
+    fed = {b for _, _, b, _ in wires}
+    for i, (kind, params) in nodes.items():
+        graph["nodes"].append({"id": i, "type": kind, "position": {"x": 0, "y": 0}, "data": {"params": params}})
+        if i not in fed:
+            graph["edges"].append({"id": "t-" + i, "source": "start", "target": i, "sourceHandle": "trigger",
+                                   "targetHandle": "", "type": "trigger"})
+    for n, (a, p, b, q) in enumerate(wires):
+        graph["edges"].append({"id": "more%d" % n, "source": a, "sourceHandle": p, "target": b, "targetHandle": q})
+    return graph
+
+
+def test_evaluate_counts_every_sample(snug):
+    harness.need_fashion()
+    test = {"test": ("Dataset", {"name": "FashionMNIST", "split": "test", "data_dir": "./data"})}
+    graph = grown(
+        harness.training_graph(),
+        dict(test, accuracy=("EvaluateModel", {"batch_size": 300}), save=("ModelSaver", {"path": "tiny.pt"}),
+             show=("Print", {"label": "share"})),
+        [("train", "model", "accuracy", "model"), ("test", "dataset", "accuracy", "dataset"),
+         ("train", "model", "save", "model"), ("accuracy", "accuracy", "show", "value")])
+    first = snug.json("run", snug.write("graph.json", graph))
+    assert first.rc == 0, first
+    results = first.doc["results"]
+    assert results["accuracy"]["total"] == 10000, results["accuracy"]
+    assert results["accuracy"]["correct"] == round(10000 * results["accuracy"]["accuracy"]) > 3000, results
+    assert results["show"]["message"].startswith("[share] 0."), results["show"]
+    # The saved weights alone give the same answer.
+    graph = {"name": "again", "edges": [], "settings": {}, "nodes": [
+        {"id": "start", "type": "Start", "position": {"x": 0, "y": 0}, "data": {"params": {}}}]}
+    grown(graph, dict(test, model=("SequentialModel", {"layers": harness.MLP}),
+                      load=("ModelLoader", {"path": "tiny.pt"}), accuracy=("EvaluateModel", {"batch_size": 64})),
+          [("model", "model", "load", "model"), ("load", "model", "accuracy", "model"),
+           ("test", "dataset", "accuracy", "dataset")])
+    second = snug.json("run", snug.write("again.json", graph))
+    assert second.rc == 0, second
+    assert second.doc["results"]["accuracy"] == results["accuracy"], second.doc["results"]
+
+
+def test_tensors_and_inference(snug):
+    harness.need_fashion()
+    graph = grown(
+        harness.training_graph(train__max_steps=2),
+        {"batch": ("DatasetBatch", {"batch_size": 3}), "infer": ("Inference", {}), "scores": ("Print", {}),
+         "labels": ("Print", {}), "typed": ("TensorInput", {
+             "shape": "2,2", "dtype": "int64", "value_mode": "explicit", "values": [[1, 2], [3, 4]]}),
+         "typed-out": ("Print", {}), "made": ("TensorCreate", {"shape": "3", "fill": "full", "value": 2.5}),
+         "made-out": ("Print", {})},
+        [("data", "dataset", "batch", "dataset"), ("batch", "images", "infer", "input"),
+         ("train", "model", "infer", "model"), ("infer", "output", "scores", "value"),
+         ("batch", "labels", "labels", "value"), ("typed", "tensor", "typed-out", "value"),
+         ("made", "tensor", "made-out", "value")])
+    # What only hangs on a node that feeds others is a draft, unless it is triggered.
+    graph["edges"].append({"id": "t-labels", "source": "start", "target": "labels", "sourceHandle": "trigger",
+                           "targetHandle": "", "type": "trigger"})
+    result = snug.json("run", snug.write("graph.json", graph))
+    assert result.rc == 0, result
+    said = {i: r["message"] for i, r in result.doc["results"].items() if "message" in r}
+    assert said["typed-out"].endswith("[1, 2, 3, 4]") and said["made-out"].endswith("[2.5, 2.5, 2.5]"), said
+    assert said.get("labels", "").endswith("[9, 0, 0]"), said  # the first three of Fashion-MNIST
+    assert "[3, 10]" in said["scores"] or "3,10" in said["scores"], said
+
+
+# ids: A4 case-T41
+def test_checkpoint_nodes_go_on(snug):
+    """One epoch, saved, loaded, one more: the losses of two epochs at once."""
+    harness.need_fashion()
+    settings = dict(train__max_steps=0, loader__batch_size=500, data__split="test")
+    whole = snug.json("run", snug.write("whole.json", harness.training_graph(train__epochs=2, **settings)))
+    graph = grown(
+        harness.training_graph(train__epochs=1, **settings), {"save": ("CheckpointSaver", {"path": "half.pt"})},
+        [("train", "model", "save", "model"), ("train", "optimizer", "save", "optimizer"),
+         ("train", "losses", "save", "losses")])
+    half = snug.json("run", snug.write("half.json", graph))
+    assert half.rc == 0, half
+    graph = grown(
+        harness.training_graph(train__epochs=2, **settings), {"load": ("CheckpointLoader", {"path": "half.pt"})},
+        [("model", "model", "load", "model"), ("optimizer", "optimizer", "load", "optimizer"),
+         ("load", "model", "train", "model"), ("load", "optimizer", "train", "optimizer"),
+         ("load", "epoch", "train", "start_epoch")])
+    rest = snug.json("run", snug.write("rest.json", graph))
+    assert rest.rc == 0, rest
+    losses = whole.doc["metrics"]["losses"]
+    assert half.doc["metrics"]["losses"] == losses[:1], (half.doc["metrics"], losses)
+    assert rest.doc["metrics"]["losses"] == losses[1:], (rest.doc["metrics"], losses)
