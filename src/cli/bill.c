@@ -7,7 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BAR_COLUMNS = 20, CHART_COLUMNS = 64, CHART_ROWS = 6, NAME_COLUMNS_MAX = 36 };
+enum {
+    BAR_COLUMNS = 20,
+    CHART_COLUMNS = 64,
+    CHART_ROWS = 6,
+    NAME_COLUMNS_MAX = 36,
+    LINE_COLUMNS = 100
+};
 
 static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"};
 static const char *const heights[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -216,6 +222,44 @@ static void limits(const json_t *plan, const struct bill_options *o, struct str 
             bytes_text(o->capacity_bytes, size, sizeof size));
 }
 
+/* A text in lines of LINE_COLUMNS, all but the first after `indent` blanks. */
+static void add_wrapped(struct str *out, const char *text, int indent)
+{
+    int column = indent;
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + n > LINE_COLUMNS) {
+            str_printf(out, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            str_add(out, " ");
+            column++;
+        }
+        str_add_n(out, text, (size_t)n);
+        column += n;
+        text += n + (text[n] == ' ');
+    }
+    str_add(out, "\n");
+}
+
+/* What the graph's own choices save at the peak, and why that is little. */
+static void saving_rows(const json_t *plan, struct str *out)
+{
+    const char *name, *note = json_get_str(plan, "precision_note", NULL);
+    char size[32];
+    json_t *value;
+    json_object_foreach(json_object_get(plan, "savings"), name, value)
+    {
+        str_printf(
+            out, "  %-18s saves %s at the peak\n", name,
+            bytes_text(json_integer_value(value), size, sizeof size));
+    }
+    if (note) {
+        str_add(out, "  note               ");
+        add_wrapped(out, note, 21);
+    }
+}
+
 static void chart_of(json_t *program, struct str *out)
 {
     json_t *line = json_object_get(program, "timeline");
@@ -277,6 +321,7 @@ void bill_text(const json_t *plan, const struct bill_options *o, struct str *out
             out, "  parameters         %lld, %lld of them trained\n",
             (long long)json_get_i64(plan, "parameters", 0),
             (long long)json_get_i64(plan, "trainable", 0));
+    saving_rows(plan, out);
     limits(plan, o, out);
     heading(o, out, "At the peak, by category");
     category_rows(plan, out);

@@ -247,8 +247,26 @@ static void on_val_step(struct live *l, const json_t *event)
     struct str s;
     str_init(&s);
     str_printf(&s, "step %lld", (long long)json_get_i64(event, "step", 0));
-    add_number(&s, event, "val_loss", "val loss");
-    add_percent(&s, event, "val_accuracy", "val accuracy");
+    add_number(&s, event, "val_loss_step", "val loss");
+    add_percent(&s, event, "val_accuracy_step", "val accuracy");
+    say(l, s.data);
+    str_release(&s);
+}
+
+/* P10: the state of mixed precision, every so many updates. */
+static void on_health(struct live *l, const json_t *event)
+{
+    struct str s;
+    str_init(&s);
+    str_add(&s, "mixed precision:");
+    add_number(&s, event, "loss", "loss");
+    add_number(&s, event, "max_grad_norm", "largest gradient norm");
+    if (json_get_f64(event, "scale", 0) > 0)
+        str_printf(&s, "  scale %g", json_get_f64(event, "scale", 0));
+    if (json_get_i64(event, "skipped_steps", 0) > 0)
+        add_number(&s, event, "skipped_steps", "updates skipped");
+    if (json_get_str(event, "message", NULL))
+        str_printf(&s, "  %s", json_get_str(event, "message", ""));
     say(l, s.data);
     str_release(&s);
 }
@@ -257,9 +275,16 @@ static const struct {
     const char *event;
     void (*show)(struct live *l, const json_t *event);
 } rows[] = {
-    {"batch", on_batch},           {"epoch", on_epoch},       {"config", on_config},
-    {"warning", on_warning},       {"saved", on_path},        {"checkpoint", on_path},
-    {"evaluation", on_evaluation}, {"val_step", on_val_step}, {"log", on_log},
+    {"batch", on_batch},
+    {"epoch", on_epoch},
+    {"config", on_config},
+    {"warning", on_warning},
+    {"saved", on_path},
+    {"checkpoint", on_path},
+    {"evaluation", on_evaluation},
+    {"val_step", on_val_step},
+    {"log", on_log},
+    {"precision_health", on_health},
 };
 
 void live_event(const json_t *event, void *ctx)
