@@ -358,12 +358,18 @@ static enum status interrupt(struct train *t, struct err *e)
                    (long long)t->steps_config.batches);
 }
 
+/* Windows that ended, in an update or in a skip. */
+static int64_t attempts(const struct train *t)
+{
+    return t->at.updates + t->scaler.skipped;
+}
+
 static void look_at_health(struct train *t)
 {
     char text[512];
     bool bad;
     int64_t every = t->c.health_interval > 0 ? t->c.health_interval : 100;
-    if (t->c.precision == PRECISION_FP32 || t->at.updates % every != 0)
+    if (t->c.precision == PRECISION_FP32 || attempts(t) % every != 0)
         return;
     const char *said =
         t->scaler.enabled ? scaler_health(&t->scaler, &bad, text, sizeof text) : NULL;
@@ -399,7 +405,6 @@ static enum status validate_inside(struct train *t, struct err *e)
 /* Everything that hangs on an update having happened. */
 static enum status after_update(struct train *t, struct err *e)
 {
-    look_at_health(t);
     if (t->c.val_every_steps > 0 && t->at.updates % t->c.val_every_steps == 0)
         TRY(validate_inside(t, e));
     if (t->c.checkpoint_every_steps > 0 && t->at.updates % t->c.checkpoint_every_steps == 0)
@@ -415,12 +420,14 @@ static enum status run_batches(struct train *t, struct err *e)
             t->stopped_at_max = true;
             return ST_OK;
         }
-        int64_t before = t->at.updates;
+        int64_t before = t->at.updates, attempts_before = attempts(t);
         double loss;
         TRY(open_loader(t, e));
         TRY(train_batch(t, &loss, e));
         bool updated = t->at.updates != before;
         train_report_batch(t, loss, updated);
+        if (attempts(t) != attempts_before)
+            look_at_health(t);
         if (updated)
             TRY(after_update(t, e));
         if (train_should_stop(t))

@@ -36,7 +36,7 @@ struct train_config { /* the TrainingLoop node */
     double scale_initial; /* 0: 65536 */
     bool scale_fixed;
     int64_t scale_growth_interval; /* 0: 2000 */
-    int64_t health_interval;       /* updates between two looks at mixed precision; 0: 100 (P10) */
+    int64_t health_interval;       /* updates (skipped ones too) between two looks at mixed precision; 0: 100 (P10) */
     uint64_t seed;
     int64_t budget_bytes;
     enum exec_storage storage;
