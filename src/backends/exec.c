@@ -1,6 +1,7 @@
 /* exec.c - compiles programs onto kernels and one arena, and runs them. */
 #include "backends/exec_int.h"
 
+#include "base/env.h"
 #include "base/str.h"
 
 #include <math.h>
@@ -411,8 +412,11 @@ enum status exec_run(struct exec *x, int index, struct err *e)
     for (int i = 0; i < (int)program->ir->ops.n && st == ST_OK; i++) {
         if (dynamic)
             st = begin_dynamic(x, program, i, e);
+        int64_t from = program->times_ns ? clock_ns() : 0;
         if (st == ST_OK)
             st = run_call(x, program, i, e);
+        if (program->times_ns)
+            exec_profile_add(program, i, clock_ns() - from);
         if (dynamic)
             end_dynamic(x, program, i);
         else if (!program->seen && program->calls[i].kernel)
@@ -420,6 +424,7 @@ enum status exec_run(struct exec *x, int index, struct err *e)
     }
     exec_library_watch(false);
     program->seen = st == ST_OK;
+    program->timed_runs++;
     if (exec_library_peak_bytes() > x->library_bytes_peak)
         x->library_bytes_peak = exec_library_peak_bytes();
     if (st != ST_OK && dynamic)

@@ -45,6 +45,12 @@ enum status exec_run(struct exec *x, int program, struct err *e) NODISCARD;
  * not finite, or IR_NONE. Requirement P10. Mutating operators of the update phase are not run. */
 int exec_first_nonfinite(struct exec *x, int program, struct err *e);
 
+/* Times every operator from here on; each program's first run warms up and is not counted. */
+void exec_profile_begin(struct exec *x);
+/* Programs that ran since, each with its rows, slowest first; a new reference:
+ * [{"program", "runs", "ms", "operators": [..], "nodes": [..], "calls": [..]}]; ms are per run. */
+json_t *exec_profile_json(const struct exec *x);
+
 int64_t exec_peak_planned(const struct exec *x);
 int64_t exec_peak_measured(const struct exec *x);
 

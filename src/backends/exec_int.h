@@ -42,6 +42,8 @@ struct exec_program {
     struct mem_block **blocks; /* dynamic mode: by storage */
     void **data;               /* by storage: address while it lives */
     bool seen;                 /* addresses counted: they are the same in every run */
+    int64_t *times_ns;         /* by operator, of the timed runs; NULL: not profiled */
+    int64_t timed_runs;        /* -1: the next run warms up */
 };
 
 struct exec {
@@ -68,6 +70,7 @@ struct exec {
     struct arena memory;
 };
 
+void exec_profile_add(struct exec_program *p, int op, int64_t ns);
 enum status exec_report_make(struct exec *x, struct err *e) NODISCARD;
 void exec_report_release(struct exec *x);
 

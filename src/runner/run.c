@@ -95,6 +95,7 @@ void run_free(struct run *r)
     json_decref(r->metrics);
     json_decref(r->warnings);
     json_decref(r->plan);
+    json_decref(r->profile);
     mem_free(r);
 }
 
@@ -420,6 +421,8 @@ json_t *run_document(const struct run *r)
     json_put(d, "by_category", categories(r->bill.by_category));
     json_put(d, "warnings", json_deep_copy(r->warnings));
     json_put(d, "facts", run_facts(r));
+    if (r->profile)
+        json_put(d, "profile", json_deep_copy(r->profile));
     if (r->resumed_from[0])
         json_put_str(d, "resumed_from", r->resumed_from);
     if (r->started_ns)

@@ -243,13 +243,27 @@ static void set_results(struct run *r, size_t node, struct train *t, const struc
     json_put(r->results, n->id, json_incref(metrics));
 }
 
+static void keep_profile(struct run *r, const char *node_id, const struct exec *x)
+{
+    json_t *row = json_object();
+    json_put_str(row, "node_id", node_id);
+    json_put(row, "programs", exec_profile_json(x));
+    if (!r->profile)
+        r->profile = json_array();
+    (void)json_array_append_new(r->profile, row);
+}
+
 static enum status train_for_real(
     struct run *r, size_t node, struct train *t, struct flow_model *m, struct flow_loader *train,
     struct flow_loader *val, const struct train_config *c, struct err *e)
 {
     TRY(start_training(r, node, t, m, train, val, c, e));
     move_home(r, m, t);
+    if (r->o.profile)
+        exec_profile_begin(train_exec(t));
     enum status st = train_run(t, e);
+    if (r->o.profile)
+        keep_profile(r, c->node_id, train_exec(t));
     run_measured(r, exec_peak_measured(train_exec(t)));
     exec_trim(train_exec(t));
     return st;
