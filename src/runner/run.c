@@ -191,7 +191,7 @@ static int64_t peak_without(struct run *r, bool *choice)
     *choice = true;
     enum status st = plan_once(r, &ignored);
     *choice = false;
-    int64_t peak = st == ST_OK ? r->bill.peak_bytes : 0;
+    int64_t peak = st == ST_OK ? r->bill.train_peak_bytes : 0;
     json_decref(r->plan);
     r->plan = plan;
     r->bill = kept;
@@ -215,11 +215,11 @@ static void choices(const struct run *r, bool *low, bool *accumulates)
 static void explain_precision(struct run_bill *b)
 {
     char saved[32], fixed[32], moving[32];
-    int64_t saving = b->float32_peak_bytes - b->peak_bytes;
+    int64_t saving = b->float32_peak_bytes - b->train_peak_bytes;
     if (b->float32_peak_bytes == 0 || saving * 5 >= b->float32_peak_bytes)
         return;
-    int64_t still = b->by_category[CATEGORY_PARAMETERS] + b->by_category[CATEGORY_GRADIENTS] +
-                    b->by_category[CATEGORY_OPTIMIZER_STATE];
+    int64_t still = b->train_by_category[CATEGORY_PARAMETERS] + b->train_by_category[CATEGORY_GRADIENTS] +
+                    b->train_by_category[CATEGORY_OPTIMIZER_STATE];
     (void)snprintf(
         b->precision_note, sizeof b->precision_note,
         "this precision changes the peak by %s only: weights, gradients and optimizer state stay "
@@ -228,7 +228,7 @@ static void explain_precision(struct run_bill *b)
         "weights lower the rest",
         bytes_text(saving > 0 ? saving : 0, saved, sizeof saved),
         bytes_text(still, fixed, sizeof fixed),
-        bytes_text(b->by_category[CATEGORY_ACTIVATIONS], moving, sizeof moving));
+        bytes_text(b->train_by_category[CATEGORY_ACTIVATIONS], moving, sizeof moving));
 }
 
 enum status run_plan(struct run *r, struct err *e)
@@ -334,6 +334,11 @@ void run_account(
     struct ir_program *const *programs)
 {
     const struct exec_report *report = exec_report(x);
+    if (n->kind && strcmp(n->kind->name, "TrainingLoop") == 0 &&
+        report->peak_bytes > r->bill.train_peak_bytes) {
+        r->bill.train_peak_bytes = report->peak_bytes;
+        memcpy(r->bill.train_by_category, report->by_category, sizeof r->bill.train_by_category);
+    }
     if (report->peak_bytes <= r->bill.peak_bytes)
         return;
     r->bill.peak_bytes = report->peak_bytes;
@@ -363,8 +368,8 @@ void run_account(
 static json_t *savings(const struct run_bill *b)
 {
     json_t *s = json_object();
-    int64_t precision = b->float32_peak_bytes - b->peak_bytes;
-    int64_t accumulation = b->single_batch_peak_bytes - b->peak_bytes;
+    int64_t precision = b->float32_peak_bytes - b->train_peak_bytes;
+    int64_t accumulation = b->single_batch_peak_bytes - b->train_peak_bytes;
     if (b->float32_peak_bytes)
         json_put_i64(s, "precision", precision > 0 ? precision : 0);
     if (b->single_batch_peak_bytes)

@@ -176,6 +176,10 @@ static enum status resume(struct run *r, struct train *t, const struct train_con
     char newest[1400];
     if (strcmp(path, "auto") == 0)
         path = checkpoint_newest(c->checkpoint_dir, c->graph_key, newest, sizeof newest) ? newest : NULL;
+    char in_models[1200];
+    if (path && path != newest && !file_exists(path) && path_is_inside(path) &&
+        file_exists(path_join(c->checkpoint_dir, path, in_models, sizeof in_models)))
+        path = in_models;
     r->resume_done = true;
     if (!path) {
         run_warn(r, NULL, "resume", "no checkpoint of this graph yet: the run starts anew");

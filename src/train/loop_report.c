@@ -130,7 +130,11 @@ json_t *train_metrics(const struct train *t)
 {
     const struct series *s = &t->series;
     json_t *m = json_object();
-    json_put_f64(m, "final_train_loss", s->losses.n ? s->losses.data[s->losses.n - 1] : (double)NAN);
+    /* A run that max_steps ended inside an epoch gives that epoch's mean so far. */
+    double running = t->at.loss_count ? t->at.loss_sum / (double)t->at.loss_count : (double)NAN;
+    json_put_f64(
+        m, "final_train_loss",
+        t->at.loss_count || !s->losses.n ? running : s->losses.data[s->losses.n - 1]);
     json_put(
         m, "final_val_loss",
         s->val_losses.n ? json_f64(s->val_losses.data[s->val_losses.n - 1]) : json_null());
