@@ -14,3 +14,4 @@ endfunction()
 
 snug_bench(plan snug_mem)
 snug_bench(kernels snug_backends)
+snug_bench(bound snug_backends)

@@ -35,7 +35,7 @@ struct onednn_conv {
     dnnl_primitive_t conv;
     struct side side[ROLES];
     dnnl_memory_t bias, scratch;
-    int64_t scratch_at, bytes;
+    int64_t scratch_at, bytes, weights_bytes;
     char name[64];
 };
 
@@ -316,9 +316,12 @@ static bool sides_make(struct onednn_conv *c, const_dnnl_primitive_desc_t pd)
     if (!weights_md(&outer[W], &s->size, s->w, false))
         return false;
     bool ok = true;
-    for (int i = 0; i < ROLES && ok; i++)
-        ok = side_make(
-            c, i, dnnl_primitive_desc_query_md(pd, queries[s->way][i], 0), MD_REF(outer[i]));
+    for (int i = 0; i < ROLES && ok; i++) {
+        md_ref inner = dnnl_primitive_desc_query_md(pd, queries[s->way][i], 0);
+        if (i == W)
+            c->weights_bytes = (int64_t)dnnl_memory_desc_get_size(inner);
+        ok = side_make(c, i, inner, i == W && s->library_weights ? inner : MD_REF(outer[i]));
+    }
     for (int i = 0; i < ROLES; i++)
         md_free(&outer[i]);
     return ok;
@@ -378,6 +381,10 @@ void onednn_conv_free(struct onednn_conv *c)
 int64_t onednn_conv_workspace_bytes(const struct onednn_conv *c)
 {
     return c->bytes;
+}
+int64_t onednn_conv_weights_bytes(const struct onednn_conv *c)
+{
+    return c->weights_bytes;
 }
 const char *onednn_conv_name(const struct onednn_conv *c)
 {
@@ -461,6 +468,11 @@ void onednn_conv_free(struct onednn_conv *c)
     (void)c;
 }
 int64_t onednn_conv_workspace_bytes(const struct onednn_conv *c)
+{
+    (void)c;
+    return 0;
+}
+int64_t onednn_conv_weights_bytes(const struct onednn_conv *c)
 {
     (void)c;
     return 0;

@@ -19,7 +19,8 @@ struct onednn_conv_spec {
     struct conv_size size;
     enum dtype x, w, y, bias;
     enum layout x_layout, y_layout;
-    bool has_bias; /* CONV_FORWARD only */
+    bool has_bias;        /* CONV_FORWARD only */
+    bool library_weights; /* w lies in the library's own form: what a convolution alone takes */
 };
 
 struct onednn_conv;
@@ -28,6 +29,8 @@ bool onednn_has_bf16(void);
 struct onednn_conv *onednn_conv_new(const struct onednn_conv_spec *spec);
 void onednn_conv_free(struct onednn_conv *c);
 int64_t onednn_conv_workspace_bytes(const struct onednn_conv *c);
+/* Of w with library_weights. */
+int64_t onednn_conv_weights_bytes(const struct onednn_conv *c);
 /* "brgconv:avx512_core_bf16" and the like. */
 const char *onednn_conv_name(const struct onednn_conv *c);
 
