@@ -167,11 +167,11 @@ parts_of(struct run *r, size_t node, struct train_parts *parts, struct flow_mode
     return ST_OK;
 }
 
-/* --resume FILE|auto. Nothing found under auto is a fresh start. */
-static enum status resume(struct run *r, struct train *t, const struct train_config *c, struct err *e)
+/* The file of --resume FILE|auto, NULL for none. Nothing found under auto is a fresh start. */
+static const char *find_checkpoint(struct run *r, const struct train_config *c)
 {
     if (!r->o.resume || r->resume_done)
-        return ST_OK;
+        return NULL;
     const char *path = r->o.resume;
     char newest[1400];
     if (strcmp(path, "auto") == 0)
@@ -183,10 +183,27 @@ static enum status resume(struct run *r, struct train *t, const struct train_con
     r->resume_done = true;
     if (!path) {
         run_warn(r, NULL, "resume", "no checkpoint of this graph yet: the run starts anew");
-        return ST_OK;
+        return NULL;
     }
     (void)snprintf(r->resumed_from, sizeof r->resumed_from, "%s", path);
-    return train_resume(t, path, e);
+    return r->resumed_from;
+}
+
+/* The order of the samples is part of what is resumed: loaders take the checkpoint's seed. */
+static void take_seed(struct run *r, const char *path, struct flow_loader *train,
+                      struct flow_loader *val)
+{
+    uint64_t seed;
+    if (!checkpoint_seed(path, &seed))
+        return;
+    if (r->o.has_seed && seed != (uint64_t)r->seed)
+        run_warn(
+            r, NULL, "resume", "the checkpoint's seed %llu is used, not %lld", (unsigned long long)seed,
+            (long long)r->seed);
+    r->seed = (int64_t)seed;
+    train->options.seed = seed;
+    if (val)
+        val->options.seed = seed;
 }
 
 static enum status
@@ -195,6 +212,9 @@ start_training(struct run *r, size_t node, struct train *t, struct flow_model *m
                struct err *e)
 {
     struct fill_ctx ctx;
+    const char *from = find_checkpoint(r, c);
+    if (from)
+        take_seed(r, from, train, val);
     TRY(flow_loader_open(r, train, e));
     if (val)
         TRY(flow_loader_open(r, val, e));
@@ -207,8 +227,8 @@ start_training(struct run *r, size_t node, struct train *t, struct flow_model *m
     struct flow f;
     if (st == ST_OK && flow_has(r, node, "grad_scaler_state", &f) && f.kind == FLOW_JSON)
         st = train_set_scaler(t, f.json, e);
-    if (st == ST_OK)
-        st = resume(r, t, c, e);
+    if (st == ST_OK && from)
+        st = train_resume(t, from, e);
     return st;
 }
 

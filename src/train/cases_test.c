@@ -3,6 +3,8 @@
  * are in resume_test.c. Losses and optimizers alone: spec and kernel tests. */
 #include "train/train_test_support.h"
 
+#include "ir/build.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -438,6 +440,74 @@ TEST(clipping_is_global, "A3 case-T30: gradients 3 and 4 of two weights step -0.
     CHECK_NEAR((double)*trial_var(&t, "layers.a.weight"), -0.6, 2e-6);
     CHECK_NEAR((double)*trial_var(&t, "layers.b.weight"), -0.8, 2e-6);
     trial_close(&t);
+}
+
+TEST(shared_weight_counts_once, "A3 case-T31: used twice, gradient (3, 4): norm 5, step (-3, -4)")
+{
+    struct ir_vars vars;
+    struct err e;
+    ir_vars_init(&vars);
+    struct ir_var w = {
+        .name = "w",
+        .dtype = DT_F32,
+        .shape = SHAPE(2),
+        .category = CATEGORY_PARAMETERS,
+        .trainable = true,
+        .of = IR_NONE,
+        .node = IR_NONE};
+    int var = ir_var_new(&vars, &w), grads[8];
+    struct ir_program *p = ir_program_new("tied", &vars);
+    int a = ir_input(p, "a", DT_F32, SHAPE(2)), b = ir_input(p, "b", DT_F32, SHAPE(2));
+    int seed = ir_input(p, "seed", DT_F32, shape_scalar());
+    int first = ir_binary(p, OP_MUL, ir_var_read(p, var), a);
+    int second = ir_binary(p, OP_MUL, ir_var_read(p, var), b);
+    int loss = ir_sum(p, ir_binary(p, OP_ADD, first, second), 1, false);
+    ir_backward(p, loss, seed, grads);
+    struct update_vars u;
+    struct update_options o = {.window = WINDOW_ONLY, .max_norm = 5, .optim = {.kind = OPTIM_SGD}};
+    update_vars_make(&vars, &o.optim, false, grads, 1, &u);
+    CHECK_OK(pass_update(p, &o, grads, &u, &e), &e);
+    struct exec *x;
+    CHECK_OK(exec_new(&vars, &p, 1, NULL, &x, &e), &e);
+    CHECK_OK(exec_map(x, &e), &e);
+    float *va = exec_value(x, 0, a), *vb = exec_value(x, 0, b);
+    va[0] = 1, va[1] = 4, vb[0] = 2, vb[1] = 0;
+    *(float *)exec_value(x, 0, seed) = 1;
+    *(float *)exec_value(x, 0, ir_input_find(p, "loss_scale")) = 1;
+    double *hyper = exec_value(x, 0, ir_input_find(p, "hyper"));
+    hyper[0] = hyper[1] = 1;
+    CHECK_OK(exec_run(x, 0, &e), &e);
+    const float *ctl = exec_value(x, 0, ir_output_find(p, "ctl")), *value = exec_var(x, var);
+    CHECK_NEAR((double)ctl[3], 5, 0);
+    CHECK_NEAR((double)value[0], -3, 1e-5);
+    CHECK_NEAR((double)value[1], -4, 1e-5);
+    exec_free(x);
+    update_vars_release(&u);
+    ir_program_free(p);
+    ir_vars_release(&vars);
+}
+
+TEST(
+    overflowing_gradient_of_a_finite_loss,
+    "A3 P7 P10 case-T20: the run ends, or the update is skipped")
+{
+    const float x[] = {3e38f, 3e38f}, y[] = {-1, -1};
+    for (int n = 1; n <= 2; n++) { /* in one batch, or summed over a window */
+        struct trial_setup s = trial_scalar(x, 2);
+        struct trial t;
+        struct err e;
+        s.loss = "{'type':'L1Loss','reduction':'sum'}";
+        s.train.y = y;
+        s.train.batch = 2 / n;
+        s.config.accumulate = n;
+        s.scale_forced = 2; /* undone at the update: the window sums 2 * 3e38 */
+        trial_open(&t, &s);
+        t.train->scaler.enabled = false;
+        CHECK_EQ(trial_go(&t, &e), ST_FAILED);
+        CHECK_NEAR(trial_w(&t), 0, 0);
+        CHECK_NEAR(trial_metric(&t, "total_steps"), 0, 0);
+        trial_close(&t);
+    }
 }
 
 TEST(clipping_sees_the_whole_window, "A3: the sum of a window is clipped, not its parts")

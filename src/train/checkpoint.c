@@ -387,14 +387,21 @@ static enum status read_position(
     t->at.epoch = int_of(at, "epoch", 0);
     t->at.batch = int_of(at, "batch", 0);
     int64_t batches = int_of(at, "batches", t->steps_config.batches);
-    if (t->at.epoch < 0 || t->at.batch < 0)
-        return err_set(e, ST_CORRUPT, "the data position is negative");
+    if (t->at.epoch < 0 || t->at.batch < 0 || t->at.batch > batches)
+        return err_set(e, ST_CORRUPT, "the data position is outside the data");
     if (t->at.batch > 0 && (batches != t->steps_config.batches ||
                             int_of(at, "batch_size", t->parts.train_batch) != t->parts.train_batch)) {
         train_warn(
             t, "resume", "the loader gives %lld batches an epoch, the checkpoint's gave %lld: the "
             "epoch is started again", (long long)t->steps_config.batches, (long long)batches);
         t->at.batch = 0;
+    }
+    int64_t inside = t->at.batch % t->c.accumulate;
+    if (inside && t->at.batch < t->steps_config.batches) {
+        train_warn(
+            t, "resume", "the checkpoint stands at batch %lld, inside a window of %lld: the window "
+            "is started again", (long long)t->at.batch, (long long)t->c.accumulate);
+        t->at.batch -= inside;
     }
     t->at.updates = int_of(count, "total_steps", 0);
     t->at.batches = int_of(count, "total_batches", 0);
@@ -549,6 +556,19 @@ static bool has_key(const char *path, const char *graph_key)
     bool same = key && strcmp(key, graph_key) == 0;
     ptfile_close(f);
     return same;
+}
+
+bool checkpoint_seed(const char *path, uint64_t *seed)
+{
+    struct ptfile *f;
+    struct err ignored;
+    if (ptfile_open(path, &f, &ignored) != ST_OK)
+        return false;
+    const char *text = pt_to_string(pt_get(pt_get(ptfile_root(f), "snug"), "seed"));
+    if (text)
+        *seed = strtoull(text, NULL, 10);
+    ptfile_close(f);
+    return text != NULL;
 }
 
 bool checkpoint_newest(const char *dir, const char *graph_key, char *path, size_t cap)

@@ -85,6 +85,8 @@ enum status train_adopt(struct train *t, const char *path, struct err *e) NODISC
 enum status train_set_scaler(struct train *t, const json_t *state, struct err *e) NODISCARD;
 /* The newest whole checkpoint of this graph key below `dir` (periodic/, interrupted/); false: none. */
 bool checkpoint_newest(const char *dir, const char *graph_key, char *path, size_t cap);
+/* The seed of the run that wrote the file; false: it does not say. */
+bool checkpoint_seed(const char *path, uint64_t *seed);
 /* ST_INTERRUPTED after Stop: results are there all the same. */
 enum status train_run(struct train *t, struct err *e) NODISCARD;
 

@@ -553,6 +553,44 @@ TEST(finished_runs_do_not_go_on, "A4 case-T48: max_steps 5, resumed twice: w = -
     trial_close(&t);
 }
 
+TEST(
+    another_window_starts_whole,
+    "A7 A2: saved at batch 3, resumed with N 2: the window of 3 and 4 is whole")
+{
+    const float c[] = {1, 2, 4, 8};
+    struct trial_setup s = trial_scalar(c, 4);
+    struct trial t;
+    char path[512];
+    trial_open(&t, &s);
+    trial_run_to(&t, 3);
+    CHECK_NEAR(trial_w(&t), -7, 0);
+    trial_save(&t, path, "n1");
+    trial_close(&t);
+    s.config.accumulate = 2;
+    trial_open(&t, &s);
+    trial_resume(&t, path);
+    CHECK(trial_warned(&t, "resume"));
+    trial_run_to(&t, 1); /* Stop inside the first window after a resume */
+    CHECK_NEAR(trial_w(&t), -7, 0);
+    trial_run(&t);
+    CHECK_NEAR(trial_w(&t), -7 - 6, 0);
+    trial_close(&t);
+}
+
+TEST(seed_is_in_the_file, "A7: the order of the samples can be taken up again")
+{
+    struct trial_setup s = trial_mlp(4, 2);
+    struct trial t;
+    char path[512];
+    uint64_t seed = 0;
+    s.config.seed = 0xFEDCBA9876543210u;
+    trial_open(&t, &s);
+    trial_save(&t, path, "seed");
+    CHECK(checkpoint_seed(path, &seed) && seed == 0xFEDCBA9876543210u);
+    CHECK(!checkpoint_seed("/nowhere.pt", &seed));
+    trial_close(&t);
+}
+
 TEST(stop_drops_the_window, "A7 case-T49: Stop after 2 of 4: the resumed window is 1..4, w = -2.5")
 {
     const float c[] = {1, 2, 3, 4};
