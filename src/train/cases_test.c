@@ -679,12 +679,17 @@ TEST(
     s.val.n = 0;
     s.config.epochs = 4;
     s.config.patience = 2;
+    s.config.val_every_steps = 1;
     s.schedule = "{'type':'ReduceLROnPlateau','gamma':0.5}";
     trial_open(&t, &s);
     trial_run(&t);
     json_t *m = train_metrics(t.train);
     const json_t *v = json_object_get(m, "final_val_loss");
-    CHECK(!json_is_number(v));
+    CHECK(json_is_null(v));
+    CHECK_EQ(json_array_size(json_object_get(m, "val_losses")), 0);
+    CHECK(json_object_get(trial_last(&t, "epoch"), "val_loss") == NULL);
+    CHECK(trial_warned(&t, "validation"));
+    CHECK_EQ(trial_count(&t, "val_step"), 0);
     CHECK(!json_get_bool(m, "stopped_early", true));
     CHECK(json_is_null(json_object_get(m, "best_epoch")));
     CHECK_NEAR(trial_metric(&t, "total_epochs_run"), 4, 0);

@@ -239,6 +239,12 @@ void train_window_begin(struct train *t)
         (void)move_buffers(t, true);
 }
 
+int64_t train_effective_batch(const struct train *t)
+{
+    int64_t n;
+    return __builtin_mul_overflow(t->c.accumulate, t->parts.train_batch, &n) ? INT64_MAX : n;
+}
+
 /* A10: what accumulation does not do. */
 static void warn_batch_statistics(struct train *t)
 {
@@ -249,7 +255,7 @@ static void warn_batch_statistics(struct train *t)
         "accumulate_steps is %lld and the model has batch norm: statistics are those of each "
         "micro-batch of %lld, so this is not the same as a batch of %lld",
         (long long)t->c.accumulate, (long long)t->parts.train_batch,
-        (long long)(t->c.accumulate * t->parts.train_batch));
+        (long long)train_effective_batch(t));
 }
 
 enum status train_start(
@@ -268,6 +274,10 @@ enum status train_start(
     fill_constants(t);
     window_state_make(t);
     warn_batch_statistics(t);
+    if (val && t->steps_config.val_batches == 0)
+        train_warn(
+            t, "validation", "the validation data has no samples: there is no validation loss, and "
+            "early stopping and plateau schedules have nothing to watch");
     t->early.higher_is_better = t->c.monitor_accuracy;
     if (t->c.monitor_accuracy &&
         (!val || !t->parts.loss || !loss_has_classes(t->parts.loss->type))) {
@@ -295,7 +305,7 @@ enum status train_adopt(struct train *t, const char *path, struct err *e)
 /* Without saved scheduler state the schedule is moved to where the run stands (case T45). */
 static void align_schedule(struct train *t)
 {
-    int64_t per_epoch = (t->steps_config.batches + t->c.accumulate - 1) / t->c.accumulate;
+    int64_t per_epoch = (t->steps_config.batches - 1) / t->c.accumulate + 1;
     int64_t n = t->at.epoch;
     if (t->c.schedule_per_update) /* files of others do not count updates */
         n = t->at.updates > 0 ? t->at.updates
@@ -405,7 +415,8 @@ static enum status validate_inside(struct train *t, struct err *e)
 /* Everything that hangs on an update having happened. */
 static enum status after_update(struct train *t, struct err *e)
 {
-    if (t->c.val_every_steps > 0 && t->at.updates % t->c.val_every_steps == 0)
+    bool validates = t->c.val_every_steps > 0 && t->val_loader && t->steps_config.val_batches > 0;
+    if (validates && t->at.updates % t->c.val_every_steps == 0)
         TRY(validate_inside(t, e));
     if (t->c.checkpoint_every_steps > 0 && t->at.updates % t->c.checkpoint_every_steps == 0)
         TRY(checkpoint_periodic(t, true, e));
@@ -451,12 +462,12 @@ static enum status end_epoch(struct train *t, struct err *e)
     TRY(train_validate(t, &t->last_val_loss, &t->last_val_accuracy, e));
     vec_push(&t->series.losses, loss);
     vec_push(&t->series.lrs, lr_used);
-    if (t->val_loader) {
+    if (t->steps_config.val_batches > 0) {
         vec_push(&t->series.val_losses, t->last_val_loss);
         vec_push(&t->series.val_accuracies, t->last_val_accuracy);
     }
     struct schedule *s = t->parts.schedule;
-    double metric = t->val_loader ? t->last_val_loss : loss;
+    double metric = t->val_loader ? t->last_val_loss : loss; /* NaN: validation without samples */
     if (s && (!t->c.schedule_per_update || schedule_is_plateau(s)))
         TRY(schedule_step(s, metric, e));
     enum early_verdict verdict = early_stop_see(&t->early, t->at.epoch + 1, monitored(t, loss));

@@ -50,6 +50,8 @@ void train_warn(struct train *t, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 double train_lr(const struct train *t);
 bool train_should_stop(struct train *t);
+/* batch_size x accumulate_steps, or INT64_MAX. */
+int64_t train_effective_batch(const struct train *t);
 void train_window_begin(struct train *t);
 
 /* loop_step.c: one micro-batch, one update. */

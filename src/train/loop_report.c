@@ -36,7 +36,7 @@ json_t *train_config_frame(const struct train *t)
     json_put_str(c, "device", t->c.device ? t->c.device : "cpu");
     json_put_i64(c, "batch_size", t->parts.train_batch);
     json_put_i64(c, "accumulate_steps", t->c.accumulate);
-    json_put_i64(c, "effective_batch_size", t->parts.train_batch * t->c.accumulate);
+    json_put_i64(c, "effective_batch_size", train_effective_batch(t));
     json_put_bool(c, "early_stopping", t->c.patience > 0);
     json_put_i64(c, "patience", t->c.patience);
     json_put(
@@ -57,14 +57,14 @@ static void put_rate(struct train *t, json_t *event)
 {
     double seconds = (double)(clock_ns() - t->started_ns) * 1e-9;
     double rate = seconds > 0 ? (double)t->images / seconds : 0;
-    int64_t left = (t->c.epochs - t->at.epoch) * t->steps_config.batches - t->at.batch;
-    if (t->c.max_steps > 0) {
-        int64_t by_steps = (t->c.max_steps - t->at.updates) * t->c.accumulate;
-        left = by_steps < left ? by_steps : left;
-    }
+    /* Floating: epochs and limits may be as large as 64 bits allow. */
+    double left = (double)(t->c.epochs - t->at.epoch) * (double)t->steps_config.batches -
+                  (double)t->at.batch;
+    if (t->c.max_steps > 0)
+        left = fmin(left, (double)(t->c.max_steps - t->at.updates) * (double)t->c.accumulate);
     json_put_f64(event, "images_per_s", rate);
     if (rate > 0)
-        json_put_f64(event, "seconds_left", (double)(left * t->parts.train_batch) / rate);
+        json_put_f64(event, "seconds_left", left * (double)t->parts.train_batch / rate);
     json_put_i64(event, "memory_bytes", process_rss_bytes());
     json_put_i64(event, "memory_peak_bytes", exec_peak_measured(t->exec));
 }
@@ -112,7 +112,7 @@ void train_report_epoch(struct train *t, double loss, double lr_used)
     json_put(event, "loss", rounded(loss));
     json_put(event, "losses", list(t->series.losses.data, t->series.losses.n, true));
     json_put_f64(event, "lr", lr_used);
-    if (t->val_loader) {
+    if (t->steps_config.val_batches > 0) {
         json_put(event, "val_loss", rounded(t->last_val_loss));
         json_put(event, "val_losses", list(t->series.val_losses.data, t->series.val_losses.n, true));
         if (!isnan(t->last_val_accuracy))

@@ -259,9 +259,10 @@ static bool wanted(const struct step_config *c, bool need[STEP_PROGRAM_COUNT])
 {
     memset(need, 0, STEP_PROGRAM_COUNT * sizeof *need);
     /* Every place a batch can have shows up in the first window or around the last one. */
+    int64_t window = c->accumulate < c->batches ? c->accumulate : c->batches;
     for (int64_t i = 0; i < c->batches; i++) {
-        if (i > 2 * c->accumulate && i < c->batches - 2 * c->accumulate)
-            i = c->batches - 2 * c->accumulate;
+        if (i > 2 * window && i < c->batches - 2 * window)
+            i = c->batches - 2 * window;
         need[step_program_of(c, i)] = true;
     }
     if (c->val_batches > 0) {
