@@ -24,7 +24,8 @@ struct kernel_args {
 
 struct kernel {
     /* May be NULL: no workspace, no state. Sets *workspace_bytes and *state. */
-    enum status (*prepare)(const struct kernel_args *a, int64_t *workspace_bytes, void **state, struct err *e);
+    enum status (*prepare)(
+        const struct kernel_args *a, int64_t *workspace_bytes, void **state, struct err *e);
     enum status (*run)(const struct kernel_args *a, struct err *e);
     void (*release)(void *state); /* may be NULL */
     const char *name;             /* "conv: oneDNN", for tables and profiles */
@@ -38,7 +39,7 @@ enum isa { ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 };
 enum isa cpu_isa(void);
 const char *isa_name(enum isa i);
 json_t *cpu_libraries_json(void); /* {"onednn": "2.6.3", ...}; a new reference */
-int cpu_threads(void);          /* of the one pool (libgomp) */
+int cpu_threads(void);            /* of the one pool (libgomp) */
 void cpu_threads_set(int n);
 
 #endif

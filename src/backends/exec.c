@@ -234,7 +234,8 @@ void exec_trim(struct exec *x)
     if (!x->arena)
         return;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = ((uintptr_t)x->arena + (uintptr_t)x->plan.persistent_bytes + page - 1) / page * page;
+    uintptr_t from =
+        ((uintptr_t)x->arena + (uintptr_t)x->plan.persistent_bytes + page - 1) / page * page;
     uintptr_t to = ((uintptr_t)x->arena + (uintptr_t)x->arena_bytes) / page * page;
     if (to > from)
         (void)madvise((void *)from, to - from, MADV_DONTNEED);
@@ -282,7 +283,8 @@ static int64_t tensor_extent_bytes(const struct tensor *t)
 }
 
 /* Raises the measured peak to the end of [p, p + bytes) in the arena. The red zone behind a storage
- * belongs to it: that the plan has room for it is known, that nobody else wrote there is checked. */
+ * belongs to it: that the plan has room for it is known, that nobody else wrote there is checked.
+ */
 static void see_address(struct exec *x, const void *p, int64_t bytes, bool has_zone)
 {
     const char *end = (const char *)p + bytes;
@@ -327,7 +329,8 @@ static void fill_zones(const struct exec_program *program, const struct ir_op *o
         red_zone_fill(program, w);
 }
 
-/* What a kernel wrote past its operands adds to the measured peak: then it differs from the plan. */
+/* What a kernel wrote past its operands adds to the measured peak: then it differs from the plan.
+ */
 static void check_zones(struct exec *x, const struct exec_program *program, const struct ir_op *op)
 {
     int64_t over = 0, n;

@@ -25,9 +25,11 @@ struct exec_options {
     struct exec *lender;
 };
 
-/* `programs` stay owned by the caller and outlive the exec. Programs must have passed all passes. */
-enum status exec_new(struct ir_vars *vars, struct ir_program *const *programs, int n_programs,
-                     const struct exec_options *options, struct exec **out, struct err *e) NODISCARD;
+/* `programs` stay owned by the caller and outlive the exec. Programs must have passed all passes.
+ */
+enum status exec_new(
+    struct ir_vars *vars, struct ir_program *const *programs, int n_programs,
+    const struct exec_options *options, struct exec **out, struct err *e) NODISCARD;
 void exec_free(struct exec *x);
 /* Maps the arena (zeroed, huge pages advised). */
 enum status exec_map(struct exec *x, struct err *e) NODISCARD;
@@ -55,8 +57,8 @@ int64_t exec_peak_planned(const struct exec *x);
 int64_t exec_peak_measured(const struct exec *x);
 
 /* ---- the memory bill ---- */
-struct exec_holder {       /* one row of by_node at the peak */
-    int node;              /* index into vars->nodes; IR_NONE: none */
+struct exec_holder { /* one row of by_node at the peak */
+    int node;        /* index into vars->nodes; IR_NONE: none */
     int64_t by_category[CATEGORY_COUNT], total_bytes;
 };
 struct exec_report {
@@ -65,7 +67,7 @@ struct exec_report {
     int peak_program, peak_op;           /* where the peak is */
     struct exec_holder *holders;         /* sorted, largest first */
     int n_holders;
-    int64_t *program_peak_bytes;         /* per program, variables included */
+    int64_t *program_peak_bytes; /* per program, variables included */
     int n_programs;
 };
 /* Valid until exec_free. */

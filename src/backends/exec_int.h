@@ -18,10 +18,11 @@ enum { EXEC_RED_ZONE = 64, EXEC_TAIL_BYTES = 4096 };
  *  3. Each storage has EXEC_RED_ZONE bytes more than its values need: a kernel that writes past
  *     its operand is seen there. */
 struct exec_storages {
-    struct mem_plan_buffer *buffers; /* values first, then one workspace per operator that has one */
-    int *of_value;                   /* by value */
-    int *of_workspace;               /* by operator; IR_NONE: none */
-    int *node, *category;            /* by storage: who is charged for it */
+    struct mem_plan_buffer
+        *buffers;         /* values first, then one workspace per operator that has one */
+    int *of_value;        /* by value */
+    int *of_workspace;    /* by operator; IR_NONE: none */
+    int *node, *category; /* by storage: who is charged for it */
     size_t n;
 };
 /* Uses op->workspace_bytes, which must be set. `in_place` off gives every value its own storage. */
@@ -38,7 +39,7 @@ struct exec_call {
 struct exec_program {
     struct ir_program *ir;
     struct exec_storages storages;
-    struct exec_call *calls; /* one per operator */
+    struct exec_call *calls;   /* one per operator */
     struct mem_block **blocks; /* dynamic mode: by storage */
     void **data;               /* by storage: address while it lives */
     bool seen;                 /* addresses counted: they are the same in every run */
@@ -55,18 +56,18 @@ struct exec {
     struct mem_plan_set plan;
     struct mem_plan_program *plan_programs;
     struct mem_source source;
-    struct mem_pool *pool;          /* dynamic mode */
-    struct mem_block **var_blocks;  /* dynamic mode */
-    char *arena;                    /* planned mode: start of the mapping */
+    struct mem_pool *pool;         /* dynamic mode */
+    struct mem_block **var_blocks; /* dynamic mode */
+    char *arena;                   /* planned mode: start of the mapping */
     int64_t arena_bytes;
     void **var_data;
-    int64_t held_bytes;             /* the lender's variables */
-    int64_t measured_var_bytes;     /* high water of variables alone */
-    int64_t measured_bytes;         /* high water of the addresses that kernels were handed */
-    int64_t overrun_bytes;          /* most bytes a kernel wrote past an operand */
+    int64_t held_bytes;         /* the lender's variables */
+    int64_t measured_var_bytes; /* high water of variables alone */
+    int64_t measured_bytes;     /* high water of the addresses that kernels were handed */
+    int64_t overrun_bytes;      /* most bytes a kernel wrote past an operand */
     int64_t library_bytes_peak;
     struct exec_report report;
-    int64_t **timelines;            /* by program */
+    int64_t **timelines; /* by program */
     struct arena memory;
 };
 

@@ -64,8 +64,8 @@ static void charge_peak(struct exec *x)
     struct exec_program *program = &x->programs[r->peak_program];
     const struct mem_plan *plan = &x->plan_programs[r->peak_program].plan;
     int64_t granule = MEM_PLAN_ALIGNMENT;
-    r->holders = ARENA_ARRAY(
-        &x->memory, struct exec_holder, x->vars->list.n + program->storages.n + 2);
+    r->holders =
+        ARENA_ARRAY(&x->memory, struct exec_holder, x->vars->list.n + program->storages.n + 2);
     for (size_t i = 0; i < x->vars->list.n; i++) {
         const struct ir_var *v = &x->vars->list.data[i];
         charge(r, v->node, (int)v->category, rounded(x->persistent[i].size_bytes, granule));

@@ -5,11 +5,11 @@
 
 /* What is known of a value's own storage while folding. */
 struct fold {
-    int owner;       /* value whose storage this one uses (path-compressed by find) */
+    int owner; /* value whose storage this one uses (path-compressed by find) */
     int64_t first, last;
-    bool kept;       /* read by the host: live to the end */
-    bool outside;    /* lies in a variable */
-    bool absent;     /* a temporary that no operator defines any more: passes leave some behind */
+    bool kept;    /* read by the host: live to the end */
+    bool outside; /* lies in a variable */
+    bool absent;  /* a temporary that no operator defines any more: passes leave some behind */
 };
 
 struct folding {

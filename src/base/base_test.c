@@ -70,7 +70,9 @@ TEST(whole_files, "a file appears whole or not at all")
 TEST(paths_inside, "names that leave their folder are seen")
 {
     CHECK(path_is_inside("a/b.pt") && path_is_inside("..a"));
-    CHECK(!path_is_inside("../a") && !path_is_inside("/a") && !path_is_inside("a//b") && !path_is_inside("a/.."));
+    CHECK(
+        !path_is_inside("../a") && !path_is_inside("/a") && !path_is_inside("a//b") &&
+        !path_is_inside("a/.."));
 }
 
 TEST(json_numbers, "numbers that JSON lacks become strings; duplicates are refused")

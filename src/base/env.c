@@ -306,10 +306,15 @@ static int64_t cgroup_free_bytes(void)
         if (!v2 && !strstr(line, ":memory:"))
             continue;
         (void)snprintf(
-            path, sizeof path, v2 ? "/sys/fs/cgroup%s/memory.max" : "/sys/fs/cgroup/memory%s/memory.limit_in_bytes", own + 1);
+            path, sizeof path,
+            v2 ? "/sys/fs/cgroup%s/memory.max" : "/sys/fs/cgroup/memory%s/memory.limit_in_bytes",
+            own + 1);
         int64_t limit = file_number(path);
         (void)snprintf(
-            path, sizeof path, v2 ? "/sys/fs/cgroup%s/memory.current" : "/sys/fs/cgroup/memory%s/memory.usage_in_bytes", own + 1);
+            path, sizeof path,
+            v2 ? "/sys/fs/cgroup%s/memory.current"
+               : "/sys/fs/cgroup/memory%s/memory.usage_in_bytes",
+            own + 1);
         int64_t used = file_number(path);
         if (limit >= 0 && used >= 0 && limit - used < left)
             left = limit - used;

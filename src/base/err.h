@@ -44,8 +44,8 @@ void err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 /* Sets the node unless an inner call has. */
 void err_node(struct err *e, const char *id, const char *type);
 
-int status_exit(enum status s);          /* exit status of the program */
-const char *status_code(enum status s);  /* "invalid", for JSON documents */
+int status_exit(enum status s);         /* exit status of the program */
+const char *status_code(enum status s); /* "invalid", for JSON documents */
 
 /* Returns from the enclosing function when `call` fails. */
 #define TRY(call)                                                                                  \

@@ -15,7 +15,8 @@
 /* `what` names the text in errors ("graph.json"). */
 enum status
 json_parse(const char *text, size_t n, const char *what, json_t **out, struct err *e) NODISCARD;
-enum status json_read_file(const char *path, size_t limit_bytes, json_t **out, struct err *e) NODISCARD;
+enum status
+json_read_file(const char *path, size_t limit_bytes, json_t **out, struct err *e) NODISCARD;
 
 /* The member, or the fallback when it is absent or of another type. Strings are borrowed. */
 const char *json_get_str(const json_t *object, const char *key, const char *fallback);

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *mem_alloc(size_t size_bytes);  /* zeroed */
+void *mem_alloc(size_t size_bytes);           /* zeroed */
 void *mem_resize(void *p, size_t size_bytes); /* new bytes are undefined */
 char *mem_strdup(const char *s);
 void mem_free(void *p);

@@ -140,7 +140,8 @@ const char *str_nearest(const char *word, const char *const *names, size_t n)
 
 bool str_to_i64(const char *s, int64_t *out)
 {
-    if (!s || !(isdigit((unsigned char)*s) || ((*s == '-' || *s == '+') && isdigit((unsigned char)s[1]))))
+    if (!s ||
+        !(isdigit((unsigned char)*s) || ((*s == '-' || *s == '+') && isdigit((unsigned char)s[1]))))
         return false;
     char *end;
     errno = 0;
@@ -168,8 +169,8 @@ bool str_to_bytes(const char *s, int64_t *out)
     static const struct {
         const char *name;
         double factor;
-    } units[] = {{"", 1}, {"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
+    } units[] = {{"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
     if (!s || !isdigit((unsigned char)*s))
         return false;
     char *end;

@@ -7,54 +7,65 @@
 enum act { ACT_NONE, ACT_RELU };
 enum reduction { REDUCE_MEAN, REDUCE_SUM, REDUCE_NONE, REDUCE_BATCHMEAN };
 enum norm_kind { NORM_BATCH, NORM_LAYER, NORM_GROUP };
-enum loss_kind { LOSS_MSE, LOSS_L1, LOSS_SMOOTH_L1, LOSS_HUBER, LOSS_BCE, LOSS_BCE_LOGITS, LOSS_KLDIV };
+enum loss_kind {
+    LOSS_MSE,
+    LOSS_L1,
+    LOSS_SMOOTH_L1,
+    LOSS_HUBER,
+    LOSS_BCE,
+    LOSS_BCE_LOGITS,
+    LOSS_KLDIV
+};
 
 /* Spatial dimensions: [0] height, [1] width; one-dimensional forms use [1] and leave [0] neutral
- * (kernel 1, stride 1, padding 0, dilation 1), so that a 1-d convolution is a 2-d one of height 1. */
+ * (kernel 1, stride 1, padding 0, dilation 1), so that a 1-d convolution is a 2-d one of height 1.
+ */
 struct conv_attr {
     int64_t stride[2], pad_low[2], pad_high[2], dilation[2];
     int64_t groups;
-    int spatial;          /* 1 or 2: spatial dimensions of the logical shapes */
-    int64_t kernel[2];    /* CONV_WGRAD: its output's spatial size */
-    int64_t input[2];     /* CONV_DGRAD: its output's spatial size */
-    bool f32_out;         /* fused: the result leaves in float32, whatever the operands are */
+    int spatial;       /* 1 or 2: spatial dimensions of the logical shapes */
+    int64_t kernel[2]; /* CONV_WGRAD: its output's spatial size */
+    int64_t input[2];  /* CONV_DGRAD: its output's spatial size */
+    bool f32_out;      /* fused: the result leaves in float32, whatever the operands are */
 };
 struct pool_attr {
     int64_t kernel[2], stride[2], pad[2], dilation[2];
-    int64_t output[2];    /* adaptive: size of the output; gradients: size of the input */
+    int64_t output[2]; /* adaptive: size of the output; gradients: size of the input */
     int spatial;
     bool ceil_mode, exclude_pad, adaptive;
-    int64_t divisor;      /* average: divide by this instead, 0 = off */
+    int64_t divisor; /* average: divide by this instead, 0 = off */
 };
 struct norm_attr {
     enum norm_kind kind;
-    int64_t groups;       /* NORM_GROUP */
-    int trailing;         /* NORM_LAYER: number of trailing dimensions normalised */
-    double eps, momentum; /* momentum: of the running statistics, NORM_BATCH; < 0 = cumulative mean */
-    enum act act;         /* fused: y = act(norm(x) [+ residual]) */
-    bool infer;           /* statistics are (running mean, running variance), not (mean, rstd) */
+    int64_t groups; /* NORM_GROUP */
+    int trailing;   /* NORM_LAYER: number of trailing dimensions normalised */
+    double eps,
+        momentum; /* momentum: of the running statistics, NORM_BATCH; < 0 = cumulative mean */
+    enum act act; /* fused: y = act(norm(x) [+ residual]) */
+    bool infer;   /* statistics are (running mean, running variance), not (mean, rstd) */
 };
 struct gemm_attr {
-    bool ta, tb;          /* a is [.., K, M]; b is [.., N, K] */
-    enum act act;         /* fused after the bias */
-    bool f32_out;         /* fused: the result leaves in float32, whatever the operands are */
+    bool ta, tb;  /* a is [.., K, M]; b is [.., N, K] */
+    enum act act; /* fused after the bias */
+    bool f32_out; /* fused: the result leaves in float32, whatever the operands are */
 };
 struct ew_attr {
-    double a, b;          /* AFFINE: a*x + b; LEAKY_RELU: slope a; ELU: alpha a; CLAMP: [a, b]; POW: exponent a */
-    bool tanh_form;       /* GELU: the tanh approximation */
+    double a,
+        b; /* AFFINE: a*x + b; LEAKY_RELU: slope a; ELU: alpha a; CLAMP: [a, b]; POW: exponent a */
+    bool tanh_form; /* GELU: the tanh approximation */
 };
 struct reduce_attr {
-    uint32_t dims;        /* bit i: reduce over dimension i */
+    uint32_t dims; /* bit i: reduce over dimension i */
     bool keepdim;
-    bool f32_out;         /* fused: the result leaves in float32 */
+    bool f32_out; /* fused: the result leaves in float32 */
 };
 struct view_attr {
-    struct shape shape;   /* RESHAPE, EXPAND: result; SLICE_GRAD: result */
-    int perm[RANK_MAX];   /* PERMUTE */
-    int dim;              /* SLICE, CONCAT, SOFTMAX, ARGMAX */
-    int64_t start, step;  /* SLICE */
-    int64_t length;       /* SLICE: elements taken */
-    bool keepdim;         /* ARGMAX */
+    struct shape shape;  /* RESHAPE, EXPAND: result; SLICE_GRAD: result */
+    int perm[RANK_MAX];  /* PERMUTE */
+    int dim;             /* SLICE, CONCAT, SOFTMAX, ARGMAX */
+    int64_t start, step; /* SLICE */
+    int64_t length;      /* SLICE: elements taken */
+    bool keepdim;        /* ARGMAX */
 };
 struct fill_attr {
     struct shape shape;
@@ -62,37 +73,45 @@ struct fill_attr {
 };
 struct cast_attr {
     enum dtype to;
-    enum layout layout;   /* REORDER */
+    enum layout layout; /* REORDER */
 };
 struct dropout_attr {
     double p;
-    uint32_t stream;      /* one per dropout layer */
+    uint32_t stream; /* one per dropout layer */
 };
 struct embed_attr {
-    int64_t rows;         /* EMBEDDING_GRAD: rows of the table */
-    int64_t padding_idx;  /* -1 = none: its row gets no gradient */
+    int64_t rows;        /* EMBEDDING_GRAD: rows of the table */
+    int64_t padding_idx; /* -1 = none: its row gets no gradient */
 };
 struct loss_attr {
     enum loss_kind kind;
     enum reduction reduction;
     int64_t ignore_index;
     double label_smoothing;
-    double beta;          /* SMOOTH_L1: beta; HUBER: delta */
-    bool log_target;      /* KLDIV */
+    double beta;     /* SMOOTH_L1: beta; HUBER: delta */
+    bool log_target; /* KLDIV */
 };
 enum optim_kind {
-    OPTIM_SGD, OPTIM_ADAM, OPTIM_ADAMW, OPTIM_RMSPROP, OPTIM_ADAGRAD, OPTIM_RADAM, OPTIM_NADAM,
-    OPTIM_RPROP, OPTIM_ASGD, OPTIM_COUNT
+    OPTIM_SGD,
+    OPTIM_ADAM,
+    OPTIM_ADAMW,
+    OPTIM_RMSPROP,
+    OPTIM_ADAGRAD,
+    OPTIM_RADAM,
+    OPTIM_NADAM,
+    OPTIM_RPROP,
+    OPTIM_ASGD,
+    OPTIM_COUNT
 };
 /* PyTorch 1.13's parameters: torch.optim.<Name>. */
 struct optim_attr {
     enum optim_kind kind;
     double weight_decay, momentum, dampening, beta1, beta2, eps;
-    double alpha;                       /* RMSprop's smoothing; ASGD's power */
-    double lr_decay;                    /* Adagrad */
-    double momentum_decay;              /* NAdam */
+    double alpha;                                   /* RMSprop's smoothing; ASGD's power */
+    double lr_decay;                                /* Adagrad */
+    double momentum_decay;                          /* NAdam */
     double eta_minus, eta_plus, step_min, step_max; /* Rprop */
-    double lambd, t0;                   /* ASGD */
+    double lambd, t0;                               /* ASGD */
     bool nesterov, amsgrad, centered, maximize;
 };
 struct grad_check_attr {

@@ -9,13 +9,15 @@
 #include "ir/program.h"
 
 /* Products */
-int ir_linear(struct ir_program *p, int x, int weight, int bias); /* x [.., I], weight [O, I] -> [.., O] */
-int ir_matmul(struct ir_program *p, int a, int b);               /* torch.matmul, ranks >= 1, broadcasting */
+int ir_linear(
+    struct ir_program *p, int x, int weight, int bias); /* x [.., I], weight [O, I] -> [.., O] */
+int ir_matmul(struct ir_program *p, int a, int b);      /* torch.matmul, ranks >= 1, broadcasting */
 int ir_gemm(struct ir_program *p, int a, int b, int bias, bool ta, bool tb);
 int ir_conv(struct ir_program *p, int x, int w, int bias, const struct conv_attr *attr);
 /* Transposed convolution; weight [I, O/groups, ..]. output_padding per spatial dimension. */
-int ir_conv_transpose(struct ir_program *p, int x, int w, int bias, const struct conv_attr *attr,
-                      const int64_t output_padding[2]);
+int ir_conv_transpose(
+    struct ir_program *p, int x, int w, int bias, const struct conv_attr *attr,
+    const int64_t output_padding[2]);
 /* Pooling */
 int ir_max_pool(struct ir_program *p, int x, const struct pool_attr *attr);
 int ir_avg_pool(struct ir_program *p, int x, const struct pool_attr *attr);
@@ -23,8 +25,9 @@ int ir_adaptive_avg_pool(struct ir_program *p, int x, int spatial, const int64_t
 int ir_adaptive_max_pool(struct ir_program *p, int x, int spatial, const int64_t output[2]);
 /* Normalisation. Running statistics are variables (IR_NONE: none); training says whose statistics
  * are used. gamma and beta are values. */
-int ir_batch_norm(struct ir_program *p, int x, int gamma, int beta, int running_mean_var,
-                  int running_var_var, int batches_var, bool training, double momentum, double eps);
+int ir_batch_norm(
+    struct ir_program *p, int x, int gamma, int beta, int running_mean_var, int running_var_var,
+    int batches_var, bool training, double momentum, double eps);
 int ir_layer_norm(struct ir_program *p, int x, int gamma, int beta, int trailing, double eps);
 int ir_group_norm(struct ir_program *p, int x, int gamma, int beta, int64_t groups, double eps);
 int ir_instance_norm(struct ir_program *p, int x, int gamma, int beta, double eps);
@@ -57,15 +60,19 @@ int ir_concat(struct ir_program *p, const int *xs, int n, int dim);
 int ir_stack(struct ir_program *p, const int *xs, int n, int dim);
 /* Chunk i of torch.chunk(x, chunks, dim). */
 int ir_chunk(struct ir_program *p, int x, int chunks, int dim, int i);
-int ir_contiguous(struct ir_program *p, int x); /* x itself when it is */
+int ir_contiguous(struct ir_program *p, int x);          /* x itself when it is */
 int ir_cast(struct ir_program *p, int x, enum dtype to); /* x itself when it has the type */
 int ir_fill(struct ir_program *p, struct shape s, double value);
 int ir_embedding(struct ir_program *p, int index, int table, int64_t padding_idx);
-/* Losses, torch.nn.functional's meaning; weights are values or IR_NONE; scalar unless REDUCE_NONE */
-int ir_cross_entropy(struct ir_program *p, int logits, int target, int weight, const struct loss_attr *a);
+/* Losses, torch.nn.functional's meaning; weights are values or IR_NONE; scalar unless REDUCE_NONE
+ */
+int ir_cross_entropy(
+    struct ir_program *p, int logits, int target, int weight, const struct loss_attr *a);
 int ir_nll(struct ir_program *p, int logp, int target, int weight, const struct loss_attr *a);
-int ir_loss_ew(struct ir_program *p, int x, int target, int weight, int pos_weight, const struct loss_attr *a);
+int ir_loss_ew(
+    struct ir_program *p, int x, int target, int weight, int pos_weight, const struct loss_attr *a);
 int ir_margin_ranking(struct ir_program *p, int x1, int x2, int y, double margin, enum reduction r);
-int ir_cosine_embedding(struct ir_program *p, int x1, int x2, int y, double margin, enum reduction r);
+int ir_cosine_embedding(
+    struct ir_program *p, int x1, int x2, int y, double margin, enum reduction r);
 
 #endif

@@ -13,8 +13,8 @@ enum dtype {
     DT_COUNT
 };
 
-int dtype_size(enum dtype t);         /* bytes of one element */
-const char *dtype_name(enum dtype t); /* "float32" */
+int dtype_size(enum dtype t);          /* bytes of one element */
+const char *dtype_name(enum dtype t);  /* "float32" */
 const char *dtype_short(enum dtype t); /* "f32" */
 bool dtype_floating(enum dtype t);
 bool dtype_parse(const char *name, enum dtype *out); /* either name; false when unknown */

@@ -1,4 +1,5 @@
-/* program.h - a step program: a flat list of typed operators in SSA form over values with static shapes.
+/* program.h - a step program: a flat list of typed operators in SSA form over values with static
+ * shapes.
  *
  * INVARIANTS (ir_verify checks them)
  *  1. ops[] is in topological order; every value is defined once: by one operator, or from outside.
@@ -49,15 +50,24 @@ enum phase { PHASE_FORWARD, PHASE_LOSS, PHASE_BACKWARD, PHASE_UPDATE };
 
 /* What memory is for; the names of by_category. */
 enum category {
-    CATEGORY_PARAMETERS, CATEGORY_GRADIENTS, CATEGORY_OPTIMIZER_STATE, CATEGORY_BUFFERS,
-    CATEGORY_ACTIVATIONS, CATEGORY_LOGITS, CATEGORY_INPUTS, CATEGORY_WORKSPACE,
-    CATEGORY_COMMUNICATION, CATEGORY_GAPS, CATEGORY_COUNT
+    CATEGORY_PARAMETERS,
+    CATEGORY_GRADIENTS,
+    CATEGORY_OPTIMIZER_STATE,
+    CATEGORY_BUFFERS,
+    CATEGORY_ACTIVATIONS,
+    CATEGORY_LOGITS,
+    CATEGORY_INPUTS,
+    CATEGORY_WORKSPACE,
+    CATEGORY_COMMUNICATION,
+    CATEGORY_GAPS,
+    CATEGORY_COUNT
 };
 const char *category_name(enum category c); /* "optimizer_state" */
 
 enum value_kind {
     VALUE_TEMP,  /* defined by an operator */
-    VALUE_INPUT, /* written by the host before each run of the program: batch, targets, hyper, ... */
+    VALUE_INPUT, /* written by the host before each run of the program: batch, targets, hyper, ...
+                  */
     VALUE_VAR    /* a version of a variable */
 };
 
@@ -84,18 +94,19 @@ struct ir_op {
     int *in, *out;
     union op_attr attr;
     int node;
-    bool recomputed;          /* a second run of a forward operator, for the backward pass */
-    int64_t workspace_bytes;  /* set by select */
+    bool recomputed;         /* a second run of a forward operator, for the backward pass */
+    int64_t workspace_bytes; /* set by select */
 };
 
 /* A thing that outlives programs: parameter, gradient accumulator, optimizer state, buffer. */
 struct ir_var {
-    const char *name; /* "layers.conv1.weight", "layers.bn.running_mean", "exp_avg:layers.conv1.weight" */
+    const char
+        *name; /* "layers.conv1.weight", "layers.bn.running_mean", "exp_avg:layers.conv1.weight" */
     enum dtype dtype;
     struct shape shape;
     enum category category;
     bool trainable;
-    int of;           /* gradients and state: the parameter's variable; else IR_NONE */
+    int of; /* gradients and state: the parameter's variable; else IR_NONE */
     int node;
 };
 struct ir_vars {
@@ -115,11 +126,12 @@ struct ir_program {
     struct ir_vars *vars;
     VEC(struct ir_value) values;
     VEC(struct ir_op) ops;
-    VEC(int) var_value; /* by variable: its newest value in this program, IR_NONE before first use */
-    VEC(int) outputs;   /* values the host reads after a run; kept live to the end */
-    enum phase phase;   /* given to operators emitted now */
-    int node;           /* provenance given to operators emitted now */
-    struct err err;     /* first failure; status ST_OK when none */
+    VEC(int)
+    var_value;        /* by variable: its newest value in this program, IR_NONE before first use */
+    VEC(int) outputs; /* values the host reads after a run; kept live to the end */
+    enum phase phase; /* given to operators emitted now */
+    int node;         /* provenance given to operators emitted now */
+    struct err err;   /* first failure; status ST_OK when none */
 };
 
 struct ir_program *ir_program_new(const char *name, struct ir_vars *vars);
@@ -136,7 +148,8 @@ int ir_output_find(const struct ir_program *p, const char *name);
 int ir_input_find(const struct ir_program *p, const char *name);
 
 /* Appends one operator; shapes are inferred and checked. Returns output 0 (others: ir_out). */
-int ir_emit(struct ir_program *p, enum opcode code, const int *in, int n_in, const union op_attr *attr);
+int ir_emit(
+    struct ir_program *p, enum opcode code, const int *in, int n_in, const union op_attr *attr);
 /* Output i of the operator emitted last. */
 int ir_out(const struct ir_program *p, int i);
 
@@ -165,8 +178,9 @@ struct ir_op_row {
     enum autocast autocast;
     unsigned flags;
     /* Fills out[0..n_out); *n_out may be changed where the row says 0 (OPTIMIZER). */
-    enum status (*shape)(const struct ir_program *p, const struct ir_op *op,
-                         struct ir_shape_out *out, int *n_out, struct err *e);
+    enum status (*shape)(
+        const struct ir_program *p, const struct ir_op *op, struct ir_shape_out *out, int *n_out,
+        struct err *e);
     /* Appends operators for the gradients of op's inputs; NULL when NOGRAD. */
     void (*grad)(struct ir_grad *g, const struct ir_op *op);
     void (*cost)(const struct ir_program *p, const struct ir_op *op, struct ir_cost *c);

@@ -4,8 +4,8 @@
  * of rank 3 or more lies in memory:
  *   ROW  row-major (PyTorch's contiguous); only ROW tensors may have other strides (views)
  *   CL   channels last: N, spatial..., C (PyTorch's channels_last)
- *   C16  channels in blocks of 16: N, C/16, spatial..., 16 (oneDNN's nChw16c); C is a multiple of 16
- * CL and C16 tensors are always dense. Seen as [N, B, S, K] with S the product of the spatial
+ *   C16  channels in blocks of 16: N, C/16, spatial..., 16 (oneDNN's nChw16c); C is a multiple of
+ * 16 CL and C16 tensors are always dense. Seen as [N, B, S, K] with S the product of the spatial
  * dimensions, CL is B = 1, K = C and C16 is B = C/16, K = 16: one loop serves both.
  */
 #ifndef IR_TENSOR_H

@@ -16,8 +16,8 @@
 struct fusing {
     struct rewrite r;
     int *uses;
-    int *def;    /* by value: operator of the old list that defines it, IR_NONE */
-    bool *gone;  /* by old operator: absorbed by another */
+    int *def;   /* by value: operator of the old list that defines it, IR_NONE */
+    bool *gone; /* by old operator: absorbed by another */
     size_t cap;
 };
 
@@ -46,8 +46,9 @@ static bool same_layout(const struct fusing *f, int a, int b)
 }
 
 /* The absorbing operator takes the place of `last`, which keeps its output value. */
-static void absorb(struct fusing *f, struct ir_op *last, struct ir_op *first, const int *in, int n_in,
-                   const union op_attr *attr)
+static void absorb(
+    struct fusing *f, struct ir_op *last, struct ir_op *first, const int *in, int n_in,
+    const union op_attr *attr)
 {
     f->gone[first - f->r.ops] = true;
     last->code = first->code;
@@ -142,7 +143,8 @@ static void fuse_cast(struct fusing *f, struct ir_op *op)
     if (!product || op->phase != PHASE_BACKWARD || op->attr.cast.to != DT_F32 ||
         !used_once(f, op->in[0]) || op->recomputed)
         return;
-    bool wide = product->code == OP_CONV_WGRAD || product->code == OP_GEMM || product->code == OP_SUM;
+    bool wide =
+        product->code == OP_CONV_WGRAD || product->code == OP_GEMM || product->code == OP_SUM;
     if (!wide || ir_value_at(p, op->in[0])->base != op->in[0])
         return;
     f->gone[product - f->r.ops] = true;

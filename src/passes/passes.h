@@ -16,13 +16,14 @@ enum status pass_autocast(struct ir_program *p, enum dtype low, struct err *e) N
  * gives the same bits and frees memory (norm, activation, dropout outputs). */
 enum status pass_recompute(struct ir_program *p, struct err *e) NODISCARD;
 
-/* Must always run. enabled: chooses the physical layout (channels last or blocked) of what convolutions, pooling and norms
- * touch, and inserts the reorders at the borders; blocked: allow C16. In any case makes strided
- * views dense for the operators that need it. */
+/* Must always run. enabled: chooses the physical layout (channels last or blocked) of what
+ * convolutions, pooling and norms touch, and inserts the reorders at the borders; blocked: allow
+ * C16. In any case makes strided views dense for the operators that need it. */
 struct layout_options {
     bool enabled, blocked;
 };
-enum status pass_layout(struct ir_program *p, const struct layout_options *o, struct err *e) NODISCARD;
+enum status
+pass_layout(struct ir_program *p, const struct layout_options *o, struct err *e) NODISCARD;
 
 /* Fused forms with the bits of the unfused ones: norm + residual + ReLU, ReLU's gradient into the
  * norm's, casts into the products that feed them. */

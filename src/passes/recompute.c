@@ -14,9 +14,9 @@ enum { CHAIN_OPS = 5, LEAST_BYTES = 1024 };
 
 struct plan {
     struct ir_program *p;
-    int start;       /* first backward operator */
-    int *reads;      /* by value: how often the backward pass reads it */
-    int *chain;      /* by value: operators to compute it again; 0: it is saved */
+    int start;  /* first backward operator */
+    int *reads; /* by value: how often the backward pass reads it */
+    int *chain; /* by value: operators to compute it again; 0: it is saved */
 };
 
 static bool is_temp(const struct ir_program *p, int v)

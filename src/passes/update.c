@@ -26,8 +26,11 @@ void update_vars_make(
         if (grad_of_var[v] == IR_NONE)
             continue;
         struct ir_var made = {
-            .dtype = DT_F32, .shape = param.shape, .category = CATEGORY_GRADIENTS,
-            .of = (int)v, .node = param.node};
+            .dtype = DT_F32,
+            .shape = param.shape,
+            .category = CATEGORY_GRADIENTS,
+            .of = (int)v,
+            .node = param.node};
         if (accumulates) {
             made.name = arena_printf(&vars->arena, "grad:%s", param.name);
             out->accumulator[v] = var_once(vars, &made);

@@ -23,27 +23,29 @@ enum window { WINDOW_ONLY, WINDOW_FIRST, WINDOW_MIDDLE, WINDOW_LAST };
 struct update_options {
     enum window window;
     struct optim_attr optim;
-    double max_norm;        /* 0: no clipping */
-    bool allow_nonfinite;   /* a gradient scaler is on: skip, do not fail */
+    double max_norm;      /* 0: no clipping */
+    bool allow_nonfinite; /* a gradient scaler is on: skip, do not fail */
     bool log_update_ratio;
-    bool cycles_momentum;   /* hyper has a third element: ops.def */
+    bool cycles_momentum; /* hyper has a third element: ops.def */
 };
 
 /* Variables of the update, by parameter variable: accumulator and optimizer state. */
 enum { UPDATE_STATES_MAX = 4 };
 struct update_vars {
-    int *accumulator;                  /* by variable; IR_NONE: none */
-    int (*state)[UPDATE_STATES_MAX];   /* by variable, in the order of optim_state.h */
+    int *accumulator;                /* by variable; IR_NONE: none */
+    int (*state)[UPDATE_STATES_MAX]; /* by variable, in the order of optim_state.h */
     size_t n;
 };
 /* Makes state variables (and accumulators when `accumulates`) for every trainable variable that
  * has a gradient in grad_of_var; the rest is left alone by the update (requirement L2). */
-void update_vars_make(struct ir_vars *vars, const struct optim_attr *optim, bool accumulates,
-                      const int *grad_of_var, size_t n, struct update_vars *out);
+void update_vars_make(
+    struct ir_vars *vars, const struct optim_attr *optim, bool accumulates, const int *grad_of_var,
+    size_t n, struct update_vars *out);
 void update_vars_release(struct update_vars *u);
 
 /* Appends to a program that has gradients. grad_of_var as ir_backward gave it. */
-enum status pass_update(struct ir_program *p, const struct update_options *o, const int *grad_of_var,
-                        const struct update_vars *u, struct err *e) NODISCARD;
+enum status pass_update(
+    struct ir_program *p, const struct update_options *o, const int *grad_of_var,
+    const struct update_vars *u, struct err *e) NODISCARD;
 
 #endif

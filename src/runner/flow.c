@@ -11,9 +11,9 @@
 
 const char *flow_name(enum flow_kind k)
 {
-    static const char *const names[] = {"nothing", "a model", "a data set", "a data loader",
-                                        "a transform", "an optimizer", "a loss", "a scheduler",
-                                        "a tensor", "a number", "a text", "a value"};
+    static const char *const names[] = {
+        "nothing", "a model",     "a data set", "a data loader", "a transform", "an optimizer",
+        "a loss",  "a scheduler", "a tensor",   "a number",      "a text",      "a value"};
     return names[k];
 }
 
@@ -33,9 +33,9 @@ bool flow_has(struct run *r, size_t node, const char *port, struct flow *out)
     return false;
 }
 
-enum status
-flow_get(struct run *r, size_t node, const char *port, enum flow_kind kind, struct flow *out,
-         struct err *e)
+enum status flow_get(
+    struct run *r, size_t node, const char *port, enum flow_kind kind, struct flow *out,
+    struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
     *out = (struct flow){0};
@@ -87,8 +87,7 @@ enum status run_model_path(const char *name, char *out, size_t cap, struct err *
         return ST_OK;
     }
     if (!path_is_inside(name))
-        return err_set(
-            e, ST_INVALID, "parameter 'path': \"%s\" leaves the models folder", name);
+        return err_set(e, ST_INVALID, "parameter 'path': \"%s\" leaves the models folder", name);
     (void)path_join(path_join(snug_home(), "models", dir, sizeof dir), name, out, cap);
     return ST_OK;
 }

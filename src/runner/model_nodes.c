@@ -133,7 +133,8 @@ enum status node_model_loader(struct run *r, size_t node, struct err *e)
     char path[1024];
     struct flow in;
     if (flow_get(r, node, "model", FLOW_MODEL, &in, e) != ST_OK) {
-        err_hint(e, "load_mode state_dict puts weights into a model: connect one to its input 'model'");
+        err_hint(
+            e, "load_mode state_dict puts weights into a model: connect one to its input 'model'");
         return ST_INVALID;
     }
     const char *name = graph_param_str(n, "path");

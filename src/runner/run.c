@@ -218,7 +218,8 @@ static void explain_precision(struct run_bill *b)
     int64_t saving = b->float32_peak_bytes - b->train_peak_bytes;
     if (b->float32_peak_bytes == 0 || saving * 5 >= b->float32_peak_bytes)
         return;
-    int64_t still = b->train_by_category[CATEGORY_PARAMETERS] + b->train_by_category[CATEGORY_GRADIENTS] +
+    int64_t still = b->train_by_category[CATEGORY_PARAMETERS] +
+                    b->train_by_category[CATEGORY_GRADIENTS] +
                     b->train_by_category[CATEGORY_OPTIMIZER_STATE];
     (void)snprintf(
         b->precision_note, sizeof b->precision_note,
@@ -263,8 +264,9 @@ static enum status check_fits(struct run *r, struct err *e)
         e, "peak %lld bytes, limit %lld bytes, host buffers %lld bytes", (long long)peak,
         (long long)limit, (long long)r->bill.host_bytes);
     err_hint(
-        e, "cheapest first: a smaller batch_size on the DataLoader; precision bf16; accumulate_steps "
-           "up and batch_size down by the same factor; a smaller model or image");
+        e,
+        "cheapest first: a smaller batch_size on the DataLoader; precision bf16; accumulate_steps "
+        "up and batch_size down by the same factor; a smaller model or image");
     return ST_OOM;
 }
 
@@ -310,8 +312,8 @@ static json_t *holders(const struct exec_report *report, const struct ir_vars *v
     return list;
 }
 
-static json_t *program_rows(const struct exec *x, const struct exec_report *report,
-                            struct ir_program *const *programs)
+static json_t *program_rows(
+    const struct exec *x, const struct exec_report *report, struct ir_program *const *programs)
 {
     json_t *list = json_array();
     for (int i = 0; i < report->n_programs; i++) {

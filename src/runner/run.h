@@ -12,16 +12,16 @@
 #include "train/loop.h"
 
 struct run_options {
-    const char *device;   /* as asked: NULL = the graph's, else cpu */
+    const char *device; /* as asked: NULL = the graph's, else cpu */
     bool has_seed;
     int64_t seed;
     int64_t budget_bytes; /* --memory-gib; 0 = none */
     enum exec_storage storage;
-    int threads;          /* 0 = all */
-    const char *resume;   /* a file, "auto", or NULL */
+    int threads;            /* 0 = all */
+    const char *resume;     /* a file, "auto", or NULL */
     const char *dump_after; /* a pass's name, or NULL: programs go to dump_out */
     FILE *dump_out;
-    bool profile;           /* the document gets "profile": time by operator and by node */
+    bool profile; /* the document gets "profile": time by operator and by node */
 };
 
 struct run_sink {
@@ -32,8 +32,9 @@ struct run_sink {
 
 struct run;
 /* `g` has been prepared (graph_prepare) and outlives the run. */
-enum status run_new(struct graph *g, const struct run_options *o, const struct run_sink *sink,
-                    struct run **out, struct err *e) NODISCARD;
+enum status run_new(
+    struct graph *g, const struct run_options *o, const struct run_sink *sink, struct run **out,
+    struct err *e) NODISCARD;
 void run_free(struct run *r);
 enum status run_plan(struct run *r, struct err *e) NODISCARD;
 /* ST_OOM before the start when the plan passes the budget or the machine (O4): the error's detail

@@ -7,8 +7,18 @@
 #include "nn/tensorfile.h"
 
 enum flow_kind {
-    FLOW_NONE, FLOW_MODEL, FLOW_DATASET, FLOW_LOADER, FLOW_TRANSFORM, FLOW_OPTIMIZER, FLOW_LOSS,
-    FLOW_SCHEDULE, FLOW_NUMBERS, FLOW_SCALAR, FLOW_STRING, FLOW_JSON
+    FLOW_NONE,
+    FLOW_MODEL,
+    FLOW_DATASET,
+    FLOW_LOADER,
+    FLOW_TRANSFORM,
+    FLOW_OPTIMIZER,
+    FLOW_LOSS,
+    FLOW_SCHEDULE,
+    FLOW_NUMBERS,
+    FLOW_SCALAR,
+    FLOW_STRING,
+    FLOW_JSON
 };
 const char *flow_name(enum flow_kind k);
 
@@ -17,9 +27,9 @@ struct flow_model {
     const char *node_id;
     struct ir_vars vars;
     struct model *model;
-    struct exec *home;    /* whose arena holds (planning: would hold) the variables; NULL: none yet */
-    bool owns_home;       /* home was made for an evaluation, not by a training loop */
-    struct train *trained; /* the loop that trained it last: optimizer state for savers */
+    struct exec *home; /* whose arena holds (planning: would hold) the variables; NULL: none yet */
+    bool owns_home;    /* home was made for an evaluation, not by a training loop */
+    struct train *trained;   /* the loop that trained it last: optimizer state for savers */
     VEC(const char *) loads; /* files to load, with `strict` */
     VEC(bool) strict;
     const char *checkpoint; /* a CheckpointLoader's file: model, optimizer, schedule, scaler */
@@ -31,7 +41,7 @@ struct flow_dataset {
     bool folder;
     struct transform transform;
     bool has_transform;
-    struct dataset *open; /* opened by the first node that reads it */
+    struct dataset *open;    /* opened by the first node that reads it */
     struct flow_dataset *of; /* a transformed view of another; NULL: itself */
 };
 struct flow_loader {
@@ -83,7 +93,8 @@ struct run {
     struct run_options o;
     struct run_sink sink;
     struct arena memory;
-    bool planning, planned; /* planning: nodes build and plan, but touch no data; then all is reset */
+    bool planning,
+        planned; /* planning: nodes build and plan, but touch no data; then all is reset */
     int64_t seed;
     VEC(struct flow_slot) slots;
     VEC(struct flow_model *) models;
@@ -97,19 +108,20 @@ struct run {
     /* What-if planning: the same graph in float32, or without accumulation. */
     bool plain_precision, plain_accumulation;
     struct run_bill bill;
-    json_t *plan;          /* by the node with the largest peak */
-    json_t *results;       /* by node id: what nodes have to show */
-    json_t *metrics;       /* of the last training loop */
+    json_t *plan;    /* by the node with the largest peak */
+    json_t *results; /* by node id: what nodes have to show */
+    json_t *metrics; /* of the last training loop */
     json_t *warnings;
-    json_t *profile;       /* of each training loop; NULL: not asked for */
+    json_t *profile; /* of each training loop; NULL: not asked for */
     int64_t peak_measured_bytes, rss_baseline_bytes, started_ns;
     bool resume_done;
     char resumed_from[1400];
 };
 
 /* Reading and writing ports. A missing or wrong object is an error naming node and port. */
-enum status flow_get(struct run *r, size_t node, const char *port, enum flow_kind kind,
-                     struct flow *out, struct err *e) NODISCARD;
+enum status flow_get(
+    struct run *r, size_t node, const char *port, enum flow_kind kind, struct flow *out,
+    struct err *e) NODISCARD;
 bool flow_has(struct run *r, size_t node, const char *port, struct flow *out);
 void flow_set(struct run *r, size_t node, const char *port, struct flow value);
 
@@ -124,8 +136,9 @@ const struct node_exec *node_exec_find(const char *type);
 #undef X
 
 /* While planning: folds one compiled exec into the run's bill. */
-void run_account(struct run *r, const struct graph_node *n, const struct exec *x,
-                 const struct ir_vars *vars, struct ir_program *const *programs);
+void run_account(
+    struct run *r, const struct graph_node *n, const struct exec *x, const struct ir_vars *vars,
+    struct ir_program *const *programs);
 /* Programs that live as long as the run. */
 void run_keep_programs(struct run *r, struct ir_program *const *programs, int n);
 struct flow flow_list(struct run *r, const double *v, size_t n);
@@ -133,16 +146,17 @@ void run_measured(struct run *r, int64_t bytes);
 void run_event(struct run *r, json_t *event); /* takes the reference */
 void run_warn(struct run *r, const struct graph_node *n, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* The node's own place for files: models/ of SNUG_HOME joined with a relative name that stays inside. */
+/* The node's own place for files: models/ of SNUG_HOME joined with a relative name that stays
+ * inside. */
 enum status run_model_path(const char *name, char *out, size_t cap, struct err *e) NODISCARD;
 const char *run_graph_dir(struct run *r, char *buf, size_t cap);
 
 /* data_nodes.c */
 enum status flow_dataset_open(struct run *r, struct flow_dataset *d, struct err *e) NODISCARD;
 enum status flow_loader_open(struct run *r, struct flow_loader *l, struct err *e) NODISCARD;
-enum status flow_loader_make(struct run *r, struct flow_dataset *d, const char *node_id,
-                             const struct loader_options *o, struct flow_loader **out,
-                             struct err *e) NODISCARD;
+enum status flow_loader_make(
+    struct run *r, struct flow_dataset *d, const char *node_id, const struct loader_options *o,
+    struct flow_loader **out, struct err *e) NODISCARD;
 /* model_nodes.c */
 /* Filling the variables of a model: open its files, fill each variable, close. */
 struct fill_ctx {
@@ -150,16 +164,19 @@ struct fill_ctx {
     struct flow_model *model;
     struct tensorfile **files; /* one per model->loads */
 };
-enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, struct err *e) NODISCARD;
-enum status flow_model_fill(int var, void *data, void *ctx, struct err *e) NODISCARD; /* ctx: struct fill_ctx */
-enum status flow_model_carry(int var, void *data, void *ctx, struct err *e) NODISCARD; /* from its home */
+enum status
+fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, struct err *e) NODISCARD;
+enum status
+flow_model_fill(int var, void *data, void *ctx, struct err *e) NODISCARD; /* ctx: struct fill_ctx */
+enum status
+flow_model_carry(int var, void *data, void *ctx, struct err *e) NODISCARD; /* from its home */
 void fill_end(struct fill_ctx *c);
 /* Loads the newest file into weights that are in an arena already. */
 enum status flow_model_refill(struct run *r, struct flow_model *m, struct err *e) NODISCARD;
 /* An executor for one program over the model's variables, run outside of training: borrows the
  * variables where they are, else becomes their home. */
-enum status flow_model_exec(struct run *r, const struct graph_node *n, struct flow_model *m,
-                            struct ir_program **programs, int n_programs, struct exec **out,
-                            struct err *e) NODISCARD;
+enum status flow_model_exec(
+    struct run *r, const struct graph_node *n, struct flow_model *m, struct ir_program **programs,
+    int n_programs, struct exec **out, struct err *e) NODISCARD;
 
 #endif

@@ -10,15 +10,17 @@
 
 /* ---- devices and precision ---- */
 
-/* What the node's `device` asks for, as far as this version goes: everything runs on the CPU (D4). */
+/* What the node's `device` asks for, as far as this version goes: everything runs on the CPU (D4).
+ */
 static void check_device(struct run *r, const struct graph_node *n)
 {
     const char *device = graph_param_str(n, "device");
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || r->planning)
         return;
     run_warn(
-        r, n, "device_fallback", "node %s (%s) asks for %s, and this machine offers cpu: it runs on the CPU",
-        n->id, n->type, device);
+        r, n, "device_fallback",
+        "node %s (%s) asks for %s, and this machine offers cpu: it runs on the CPU", n->id, n->type,
+        device);
 }
 
 static enum precision precision_of(const struct run *r, const struct graph_node *n)
@@ -138,9 +140,9 @@ static void start_epoch(struct run *r, size_t node, struct train_config *c)
         run_warn(r, n, "start_epoch", "input 'start_epoch' is not a count of epochs: 0 is used");
 }
 
-static enum status
-parts_of(struct run *r, size_t node, struct train_parts *parts, struct flow_model **model,
-         struct flow_loader **train, struct flow_loader **val, struct err *e)
+static enum status parts_of(
+    struct run *r, size_t node, struct train_parts *parts, struct flow_model **model,
+    struct flow_loader **train, struct flow_loader **val, struct err *e)
 {
     struct flow f;
     *parts = (struct train_parts){0};
@@ -175,7 +177,8 @@ static const char *find_checkpoint(struct run *r, const struct train_config *c)
     const char *path = r->o.resume;
     char newest[1400];
     if (strcmp(path, "auto") == 0)
-        path = checkpoint_newest(c->checkpoint_dir, c->graph_key, newest, sizeof newest) ? newest : NULL;
+        path = checkpoint_newest(c->checkpoint_dir, c->graph_key, newest, sizeof newest) ? newest
+                                                                                         : NULL;
     char in_models[1200];
     if (path && path != newest && !file_exists(path) && path_is_inside(path) &&
         file_exists(path_join(c->checkpoint_dir, path, in_models, sizeof in_models)))
@@ -190,26 +193,25 @@ static const char *find_checkpoint(struct run *r, const struct train_config *c)
 }
 
 /* The order of the samples is part of what is resumed: loaders take the checkpoint's seed. */
-static void take_seed(struct run *r, const char *path, struct flow_loader *train,
-                      struct flow_loader *val)
+static void
+take_seed(struct run *r, const char *path, struct flow_loader *train, struct flow_loader *val)
 {
     uint64_t seed;
     if (!checkpoint_seed(path, &seed))
         return;
     if (r->o.has_seed && seed != (uint64_t)r->seed)
         run_warn(
-            r, NULL, "resume", "the checkpoint's seed %llu is used, not %lld", (unsigned long long)seed,
-            (long long)r->seed);
+            r, NULL, "resume", "the checkpoint's seed %llu is used, not %lld",
+            (unsigned long long)seed, (long long)r->seed);
     r->seed = (int64_t)seed;
     train->options.seed = seed;
     if (val)
         val->options.seed = seed;
 }
 
-static enum status
-start_training(struct run *r, size_t node, struct train *t, struct flow_model *m,
-               struct flow_loader *train, struct flow_loader *val, const struct train_config *c,
-               struct err *e)
+static enum status start_training(
+    struct run *r, size_t node, struct train *t, struct flow_model *m, struct flow_loader *train,
+    struct flow_loader *val, const struct train_config *c, struct err *e)
 {
     struct fill_ctx ctx;
     const char *from = find_checkpoint(r, c);
@@ -243,8 +245,9 @@ static void move_home(struct run *r, struct flow_model *m, struct train *t)
     (void)r;
 }
 
-static void set_results(struct run *r, size_t node, struct train *t, const struct flow *model,
-                        const struct flow *optimizer)
+static void set_results(
+    struct run *r, size_t node, struct train *t, const struct flow *model,
+    const struct flow *optimizer)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
     size_t count;
@@ -375,15 +378,16 @@ struct evaluation {
     struct flow_loader *loader;
 };
 
-static enum status
-build_evaluation(struct run *r, const struct graph_node *n, struct flow_model *m,
-                 struct flow_dataset *d, struct evaluation *v, struct err *e)
+static enum status build_evaluation(
+    struct run *r, const struct graph_node *n, struct flow_model *m, struct flow_dataset *d,
+    struct evaluation *v, struct err *e)
 {
     struct loader_options o = {.batch_size = graph_param_i64(n, "batch_size")};
     TRY(flow_loader_make(r, d, n->id, &o, &v->loader, e));
     const struct loader_plan *p = &v->loader->plan;
     if (p->target != DATA_I64)
-        return err_set(e, ST_INVALID, "EvaluateModel counts classes, and the data set's targets are none");
+        return err_set(
+            e, ST_INVALID, "EvaluateModel counts classes, and the data set's targets are none");
     struct step_config c = {.model = m->model, .precision = precision_of(r, n)};
     c.sample.input.rank = p->rank;
     memcpy(c.sample.input.dim, p->shape, sizeof *p->shape * (size_t)p->rank);
@@ -406,9 +410,9 @@ build_evaluation(struct run *r, const struct graph_node *n, struct flow_model *m
     return ST_OK;
 }
 
-static enum status
-run_evaluation(struct run *r, struct evaluation *v, struct exec *x, int64_t *correct,
-               int64_t *counted, struct err *e)
+static enum status run_evaluation(
+    struct run *r, struct evaluation *v, struct exec *x, int64_t *correct, int64_t *counted,
+    struct err *e)
 {
     const struct loader_plan *p = &v->loader->plan;
     int64_t count;
@@ -488,7 +492,7 @@ enum status node_inference(struct run *r, size_t node, struct err *e)
     out->shape = ir_value_at(p, output)->shape;
     out->dtype = ir_value_at(p, output)->dtype;
     int64_t count = shape_count(&out->shape), given = shape_count(&in.numbers->shape);
-    out->data = ARENA_ARRAY(&r->memory, char, count * dtype_size(out->dtype) + 1);
+    out->data = ARENA_ARRAY(&r->memory, char, count *dtype_size(out->dtype) + 1);
     if (st == ST_OK && !r->planning) {
         void *to = exec_value(x, 0, input);
         for (int64_t i = 0; i < given; i++)
@@ -497,8 +501,7 @@ enum status node_inference(struct run *r, size_t node, struct err *e)
                 dtype_load(in.numbers->data, in.numbers->dtype, i));
         st = exec_run(x, 0, e);
         if (st == ST_OK)
-            memcpy(
-                out->data, exec_value(x, 0, output), (size_t)(count * dtype_size(out->dtype)));
+            memcpy(out->data, exec_value(x, 0, output), (size_t)(count * dtype_size(out->dtype)));
     }
     leave_exec(r, model.model, x);
     flow_set(r, node, "output", (struct flow){.kind = FLOW_NUMBERS, .numbers = out});

@@ -58,8 +58,7 @@ static struct pt_value *state_dict(struct train *t, struct arena *a, const int *
 static struct optim_tensor *list_state(struct train *t, struct arena *a, int *n)
 {
     int params = model_param_count_vars(t->parts.model);
-    struct optim_tensor *list =
-        ARENA_ARRAY(a, struct optim_tensor, params * UPDATE_STATES_MAX + 1);
+    struct optim_tensor *list = ARENA_ARRAY(a, struct optim_tensor, params * UPDATE_STATES_MAX + 1);
     *n = 0;
     for (int i = 0; i < params; i++) {
         int var = model_param_var(t->parts.model, i);
@@ -69,8 +68,7 @@ static struct optim_tensor *list_state(struct train *t, struct arena *a, int *n)
                 continue;
             const struct ir_var *v = &t->parts.vars->list.data[s];
             list[(*n)++] = (struct optim_tensor){
-                i, k, t->parts.vars->list.data[var].name, v->dtype, v->shape,
-                exec_var(t->exec, s)};
+                i, k, t->parts.vars->list.data[var].name, v->dtype, v->shape, exec_var(t->exec, s)};
         }
     }
     return list;
@@ -256,7 +254,8 @@ enum status checkpoint_write(
 /* ---- reading ---- */
 
 static enum status read_model(
-    struct train *t, struct ptfile *f, const struct pt_value *dict, const int *copies, struct err *e)
+    struct train *t, struct ptfile *f, const struct pt_value *dict, const int *copies,
+    struct err *e)
 {
     struct tensorfile *tensors;
     struct tensorfile_match match = {0};
@@ -284,8 +283,8 @@ out:
     return st;
 }
 
-static enum status read_optimizer(
-    struct train *t, struct ptfile *f, const struct pt_value *root, struct err *e)
+static enum status
+read_optimizer(struct train *t, struct ptfile *f, const struct pt_value *root, struct err *e)
 {
     const struct pt_value *dict = pt_get(root, "optimizer_state_dict");
     const struct pt_value *names = pt_get(pt_get(root, "snug"), "optimizer_params");
@@ -322,8 +321,8 @@ static enum status read_schedule(struct train *t, const struct pt_value *root, s
         return ST_OK;
     if (class && strcmp(class, schedule_class(t->parts.schedule)) != 0) {
         train_warn(
-            t, "scheduler", "the checkpoint has a %s, the graph a %s: the graph's starts anew", class,
-            schedule_class(t->parts.schedule));
+            t, "scheduler", "the checkpoint has a %s, the graph a %s: the graph's starts anew",
+            class, schedule_class(t->parts.schedule));
         return ST_OK;
     }
     json_t *j = to_json(v);
@@ -331,8 +330,8 @@ static enum status read_schedule(struct train *t, const struct pt_value *root, s
     json_decref(j);
     if (st == ST_OK && differs)
         train_warn(
-            t, "scheduler", "%s of the scheduler differ from the checkpoint's: the saved ones are kept",
-            differs);
+            t, "scheduler",
+            "%s of the scheduler differ from the checkpoint's: the saved ones are kept", differs);
     t->adopted_schedule = st == ST_OK;
     return st;
 }
@@ -374,8 +373,8 @@ static double float_of(const struct pt_value *dict, const char *key, double fall
     } while (0)
 
 /* Where the run stood. A file of PyTorch's or the founding system's has only `epoch`. */
-static enum status read_position(
-    struct train *t, struct ptfile *f, const struct pt_value *root, struct err *e)
+static enum status
+read_position(struct train *t, struct ptfile *f, const struct pt_value *root, struct err *e)
 {
     const struct pt_value *own = pt_get(root, "snug"), *at = pt_get(own, "position");
     const struct pt_value *count = pt_get(own, "counters"), *early = pt_get(own, "early");
@@ -389,18 +388,23 @@ static enum status read_position(
     int64_t batches = int_of(at, "batches", t->steps_config.batches);
     if (t->at.epoch < 0 || t->at.batch < 0 || t->at.batch > batches)
         return err_set(e, ST_CORRUPT, "the data position is outside the data");
-    if (t->at.batch > 0 && (batches != t->steps_config.batches ||
-                            int_of(at, "batch_size", t->parts.train_batch) != t->parts.train_batch)) {
+    if (t->at.batch > 0 &&
+        (batches != t->steps_config.batches ||
+         int_of(at, "batch_size", t->parts.train_batch) != t->parts.train_batch)) {
         train_warn(
-            t, "resume", "the loader gives %lld batches an epoch, the checkpoint's gave %lld: the "
-            "epoch is started again", (long long)t->steps_config.batches, (long long)batches);
+            t, "resume",
+            "the loader gives %lld batches an epoch, the checkpoint's gave %lld: the "
+            "epoch is started again",
+            (long long)t->steps_config.batches, (long long)batches);
         t->at.batch = 0;
     }
     int64_t inside = t->at.batch % t->c.accumulate;
     if (inside && t->at.batch < t->steps_config.batches) {
         train_warn(
-            t, "resume", "the checkpoint stands at batch %lld, inside a window of %lld: the window "
-            "is started again", (long long)t->at.batch, (long long)t->c.accumulate);
+            t, "resume",
+            "the checkpoint stands at batch %lld, inside a window of %lld: the window "
+            "is started again",
+            (long long)t->at.batch, (long long)t->c.accumulate);
         t->at.batch -= inside;
     }
     t->at.updates = int_of(count, "total_steps", 0);
@@ -425,15 +429,18 @@ static enum status read_position(
     int64_t threads = int_of(own, "threads", cpu_threads());
     if (threads != cpu_threads())
         train_warn(
-            t, "threads", "the checkpoint was made with %lld threads, this run has %d: weight "
-            "gradients of convolutions may differ in the last bits", (long long)threads, cpu_threads());
+            t, "threads",
+            "the checkpoint was made with %lld threads, this run has %d: weight "
+            "gradients of convolutions may differ in the last bits",
+            (long long)threads, cpu_threads());
     const char *seed = pt_to_string(pt_get(own, "seed"));
     if (seed)
         t->c.seed = strtoull(seed, NULL, 10);
     const char *key = pt_to_string(pt_get(own, "graph_key"));
     if (key && t->c.graph_key && key[0] && strcmp(key, t->c.graph_key) != 0)
-        train_warn(t, "resume", "the checkpoint was made by another graph (key %.8s, this one has %.8s)",
-                   key, t->c.graph_key);
+        train_warn(
+            t, "resume", "the checkpoint was made by another graph (key %.8s, this one has %.8s)",
+            key, t->c.graph_key);
     const struct pt_value *best = pt_get(own, "best_state_dict");
     if (best && t->steps.best_var)
         return read_model(t, f, best, t->steps.best_var, e);
@@ -447,7 +454,8 @@ enum status checkpoint_read(struct train *t, const char *path, bool position, st
     const struct pt_value *root = ptfile_root(f), *model = pt_get(root, "model_state_dict");
     enum status st = ST_OK;
     if (!model)
-        st = err_set(e, ST_CORRUPT, "\"%s\" is not a checkpoint: it has no 'model_state_dict'", path);
+        st = err_set(
+            e, ST_CORRUPT, "\"%s\" is not a checkpoint: it has no 'model_state_dict'", path);
     if (st == ST_OK)
         st = read_model(t, f, model, NULL, e);
     if (st == ST_OK)
@@ -538,9 +546,10 @@ enum status checkpoint_periodic(struct train *t, bool by_steps, struct err *e)
 enum status checkpoint_interrupt(struct train *t, struct err *e)
 {
     (void)snprintf(
-        t->interrupt_checkpoint, sizeof t->interrupt_checkpoint, "%s/interrupted/%s-%s-e%lldb%lld.pt",
-        t->c.checkpoint_dir, t->c.run_name ? t->c.run_name : "run", t->c.node_id,
-        (long long)t->at.epoch, (long long)t->at.batch);
+        t->interrupt_checkpoint, sizeof t->interrupt_checkpoint,
+        "%s/interrupted/%s-%s-e%lldb%lld.pt", t->c.checkpoint_dir,
+        t->c.run_name ? t->c.run_name : "run", t->c.node_id, (long long)t->at.epoch,
+        (long long)t->at.batch);
     return checkpoint_write(t, t->interrupt_checkpoint, &t->at, -1, e);
 }
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 struct early_stop {
-    int64_t patience;     /* 0: off; the best epoch is still known */
+    int64_t patience;      /* 0: off; the best epoch is still known */
     bool higher_is_better; /* val_accuracy */
     bool has_best;
     double best;

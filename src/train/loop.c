@@ -57,10 +57,17 @@ static void fill_steps_config(struct train *t, const struct train_parts *parts)
     const struct train_config *c = &t->c;
     const struct loader_plan *tp = parts->train, *vp = parts->val;
     t->steps_config = (struct step_config){
-        .model = parts->model, .loss = parts->loss, .optim = parts->optim,
-        .precision = c->precision, .batch = parts->train_batch, .batches = tp->batches,
-        .last_batch = tp->last_count, .accumulate = c->accumulate, .max_norm = c->max_norm,
-        .scaler = t->scaler.enabled, .log_update_ratio = c->log_update_ratio,
+        .model = parts->model,
+        .loss = parts->loss,
+        .optim = parts->optim,
+        .precision = c->precision,
+        .batch = parts->train_batch,
+        .batches = tp->batches,
+        .last_batch = tp->last_count,
+        .accumulate = c->accumulate,
+        .max_norm = c->max_norm,
+        .scaler = t->scaler.enabled,
+        .log_update_ratio = c->log_update_ratio,
         .keep_best = c->patience > 0,
         .cycles_momentum = parts->schedule && schedule_momentum(parts->schedule, NULL)};
     struct sample_form *form = &t->steps_config.sample;
@@ -165,7 +172,8 @@ static enum status check_disk(const struct train *t, struct err *e)
         e, ST_IO, "no room for a checkpoint: it needs %s, and \"%s\" has %s free",
         bytes_text(bytes, need, sizeof need), t->c.checkpoint_dir,
         bytes_text(left, has, sizeof has));
-    err_hint(e, "free some space, set SNUG_HOME to another disk, or switch periodic checkpoints off");
+    err_hint(
+        e, "free some space, set SNUG_HOME to another disk, or switch periodic checkpoints off");
     return ST_IO;
 }
 
@@ -276,7 +284,8 @@ enum status train_start(
     warn_batch_statistics(t);
     if (val && t->steps_config.val_batches == 0)
         train_warn(
-            t, "validation", "the validation data has no samples: there is no validation loss, and "
+            t, "validation",
+            "the validation data has no samples: there is no validation loss, and "
             "early stopping and plateau schedules have nothing to watch");
     t->early.higher_is_better = t->c.monitor_accuracy;
     if (t->c.monitor_accuracy &&
@@ -314,7 +323,8 @@ static void align_schedule(struct train *t)
         return;
     if (!schedule_fast_forward(t->parts.schedule, n))
         train_warn(
-            t, "scheduler", "%s cannot be moved to epoch %lld without its saved state; it starts anew",
+            t, "scheduler",
+            "%s cannot be moved to epoch %lld without its saved state; it starts anew",
             schedule_class(t->parts.schedule), (long long)t->at.epoch + 1);
 }
 
@@ -327,7 +337,8 @@ static void copy_state(struct train *t, bool to_best)
         const struct ir_var *v = &t->parts.vars->list.data[var];
         size_t bytes = (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
         memcpy(
-            exec_var(t->exec, to_best ? best : var), exec_var(t->exec, to_best ? var : best), bytes);
+            exec_var(t->exec, to_best ? best : var), exec_var(t->exec, to_best ? var : best),
+            bytes);
     }
 }
 
@@ -363,9 +374,9 @@ static enum status interrupt(struct train *t, struct err *e)
     t->loader_open = false;
     if (t->c.checkpoint_dir)
         TRY(checkpoint_interrupt(t, e));
-    return err_set(e, ST_INTERRUPTED, "stopped in epoch %lld at batch %lld of %lld",
-                   (long long)t->at.epoch + 1, (long long)t->at.batch,
-                   (long long)t->steps_config.batches);
+    return err_set(
+        e, ST_INTERRUPTED, "stopped in epoch %lld at batch %lld of %lld",
+        (long long)t->at.epoch + 1, (long long)t->at.batch, (long long)t->steps_config.batches);
 }
 
 /* Windows that ended, in an update or in a skip. */

@@ -1,6 +1,7 @@
 /* loop.h - the training loop: from a model, data and parameters to trained weights.
  *
- *     train_new (programs, plan) -> train_report -> train_start (map, weights) -> train_run -> results
+ *     train_new (programs, plan) -> train_report -> train_start (map, weights) -> train_run ->
+ * results
  *
  * SEMANTICS (reference: CodefyUI's TrainingLoop; requirements A, P)
  *  1. Window i of an epoch is batches iN .. iN+N-1; the last one may be shorter (A6, A7).
@@ -36,7 +37,8 @@ struct train_config { /* the TrainingLoop node */
     double scale_initial; /* 0: 65536 */
     bool scale_fixed;
     int64_t scale_growth_interval; /* 0: 2000 */
-    int64_t health_interval;       /* updates (skipped ones too) between two looks at mixed precision; 0: 100 (P10) */
+    int64_t health_interval; /* updates (skipped ones too) between two looks at mixed precision; 0:
+                                100 (P10) */
     uint64_t seed;
     int64_t budget_bytes;
     enum exec_storage storage;
@@ -49,10 +51,11 @@ struct train_parts { /* what the other nodes give; borrowed */
     struct ir_vars *vars;
     const struct loss_spec *loss;
     const struct optim_spec *optim;
-    struct schedule *schedule;          /* NULL: constant rate */
+    struct schedule *schedule;             /* NULL: constant rate */
     const struct loader_plan *train, *val; /* val NULL: no validation */
-    struct loader *train_loader, *val_loader; /* NULL until the run starts: `plan` never opens data */
-    int64_t train_batch, val_batch;     /* batch sizes */
+    struct loader *train_loader,
+        *val_loader;                /* NULL until the run starts: `plan` never opens data */
+    int64_t train_batch, val_batch; /* batch sizes */
 };
 
 /* Everything said while training: {"event": "config" | "batch" | "epoch" | "warning" | ...}. */
@@ -63,27 +66,30 @@ struct train_sink {
 };
 
 struct train;
-enum status train_new(const struct train_config *c, const struct train_parts *parts,
-                      const struct train_sink *sink, const struct step_dump *dump, struct train **out,
-                      struct err *e) NODISCARD;
+enum status train_new(
+    const struct train_config *c, const struct train_parts *parts, const struct train_sink *sink,
+    const struct step_dump *dump, struct train **out, struct err *e) NODISCARD;
 void train_free(struct train *t);
-struct exec *train_exec(struct train *t);     /* owned by t */
+struct exec *train_exec(struct train *t); /* owned by t */
 const struct step_set *train_steps(const struct train *t);
 
-/* Loads a variable's first value: initialisation, or a file. Called once per variable of the model. */
+/* Loads a variable's first value: initialisation, or a file. Called once per variable of the model.
+ */
 struct train_weights {
     enum status (*fill)(int var, void *data, void *ctx, struct err *e);
     void *ctx;
 };
-enum status train_start(struct train *t, struct loader *train, struct loader *val,
-                        const struct train_weights *w, struct err *e) NODISCARD;
+enum status train_start(
+    struct train *t, struct loader *train, struct loader *val, const struct train_weights *w,
+    struct err *e) NODISCARD;
 /* Continues from a checkpoint file: everything it holds replaces what train_start set. */
 enum status train_resume(struct train *t, const char *path, struct err *e) NODISCARD;
 /* Only what CheckpointLoader hands over: optimizer, schedule and scaler state, not the position. */
 enum status train_adopt(struct train *t, const char *path, struct err *e) NODISCARD;
 /* The port grad_scaler_state (P8). */
 enum status train_set_scaler(struct train *t, const json_t *state, struct err *e) NODISCARD;
-/* The newest whole checkpoint of this graph key below `dir` (periodic/, interrupted/); false: none. */
+/* The newest whole checkpoint of this graph key below `dir` (periodic/, interrupted/); false: none.
+ */
 bool checkpoint_newest(const char *dir, const char *graph_key, char *path, size_t cap);
 /* The seed of the run that wrote the file; false: it does not say. */
 bool checkpoint_seed(const char *path, uint64_t *seed);

@@ -40,8 +40,7 @@ json_t *train_config_frame(const struct train *t)
     json_put_bool(c, "early_stopping", t->c.patience > 0);
     json_put_i64(c, "patience", t->c.patience);
     json_put(
-        c, "grad_clip_norm",
-        t->c.max_norm > 0 ? json_f64(t->c.max_norm) : json_string("disabled"));
+        c, "grad_clip_norm", t->c.max_norm > 0 ? json_f64(t->c.max_norm) : json_string("disabled"));
     json_put_bool(c, "has_validation", t->parts.val != NULL);
     json_put_bool(c, "has_lr_scheduler", t->parts.schedule != NULL);
     json_put_str(c, "precision", precision_name(t->c.precision));
@@ -58,8 +57,8 @@ static void put_rate(struct train *t, json_t *event)
     double seconds = (double)(clock_ns() - t->started_ns) * 1e-9;
     double rate = seconds > 0 ? (double)t->images / seconds : 0;
     /* Floating: epochs and limits may be as large as 64 bits allow. */
-    double left = (double)(t->c.epochs - t->at.epoch) * (double)t->steps_config.batches -
-                  (double)t->at.batch;
+    double left =
+        (double)(t->c.epochs - t->at.epoch) * (double)t->steps_config.batches - (double)t->at.batch;
     if (t->c.max_steps > 0)
         left = fmin(left, (double)(t->c.max_steps - t->at.updates) * (double)t->c.accumulate);
     json_put_f64(event, "images_per_s", rate);
@@ -72,7 +71,8 @@ static void put_rate(struct train *t, json_t *event)
 void train_report_batch(struct train *t, double loss, bool updated)
 {
     int64_t now = clock_ns();
-    bool logged = t->c.batch_metrics && (t->c.log_interval <= 1 || t->at.batches % t->c.log_interval == 0);
+    bool logged =
+        t->c.batch_metrics && (t->c.log_interval <= 1 || t->at.batches % t->c.log_interval == 0);
     bool due = now - t->last_event_ns >= EVENT_GAP_NS || t->at.batch == t->steps_config.batches;
     if (!logged && !due)
         return;
@@ -114,7 +114,8 @@ void train_report_epoch(struct train *t, double loss, double lr_used)
     json_put_f64(event, "lr", lr_used);
     if (t->steps_config.val_batches > 0) {
         json_put(event, "val_loss", rounded(t->last_val_loss));
-        json_put(event, "val_losses", list(t->series.val_losses.data, t->series.val_losses.n, true));
+        json_put(
+            event, "val_losses", list(t->series.val_losses.data, t->series.val_losses.n, true));
         if (!isnan(t->last_val_accuracy))
             json_put_f64(event, "val_accuracy", t->last_val_accuracy);
     }

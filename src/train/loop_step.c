@@ -79,7 +79,8 @@ static double seed_of(struct train *t, int index, int64_t samples)
     if (!t->c.accumulate_tokens)
         return scale / (double)t->c.accumulate;
     t->window_valid += l.weight;
-    t->window_size = (double)shape_count(&t->steps_config.sample.target) * (double)t->parts.train_batch;
+    t->window_size =
+        (double)shape_count(&t->steps_config.sample.target) * (double)t->parts.train_batch;
     return scale * l.weight / t->window_size;
 }
 
@@ -121,10 +122,12 @@ static enum status not_finite(struct train *t, int index, struct err *e)
     }
     const struct ir_program *p = t->steps.programs[index];
     (void)err_set(
-        e, ST_FAILED, "the loss or a gradient became NaN or infinite in epoch %lld, batch %lld (update %lld)",
+        e, ST_FAILED,
+        "the loss or a gradient became NaN or infinite in epoch %lld, batch %lld (update %lld)",
         (long long)t->at.epoch + 1, (long long)t->at.batch + 1, (long long)t->at.updates + 1);
     if (op == IR_NONE) {
-        err_detail(e, "every operator of the step gives finite results; the batch itself may hold NaN");
+        err_detail(
+            e, "every operator of the step gives finite results; the batch itself may hold NaN");
     } else {
         const struct ir_op *o = &p->ops.data[op];
         const char *node = o->node == IR_NONE ? "" : p->vars->nodes.data[o->node];
@@ -159,8 +162,7 @@ static enum status finish_window(struct train *t, int index, int64_t present, st
         return ST_OK;
     t->at.updates++;
     t->at.optimizer_steps++;
-    if (t->parts.schedule && t->c.schedule_per_update &&
-        !schedule_is_plateau(t->parts.schedule))
+    if (t->parts.schedule && t->c.schedule_per_update && !schedule_is_plateau(t->parts.schedule))
         TRY(schedule_step(t->parts.schedule, (double)NAN, e));
     return ST_OK;
 }

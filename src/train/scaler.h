@@ -1,4 +1,5 @@
-/* scaler.h - the dynamic gradient scaler (requirements P7, P8, P10), torch.cuda.amp.GradScaler's rule.
+/* scaler.h - the dynamic gradient scaler (requirements P7, P8, P10), torch.cuda.amp.GradScaler's
+ * rule.
  *
  * The loss is multiplied by `scale`; after the last micro-batch of a window gradients are unscaled
  * and checked once. Inf or NaN: the update is skipped whole and the scale halves. After
@@ -13,10 +14,11 @@
 struct scaler {
     double scale, growth_factor, backoff_factor;
     int64_t growth_interval, growth_tracker;
-    bool enabled, fixed, unscaled; /* fixed: scale never changes; unscaled: in this window already */
-    int64_t skipped;               /* updates skipped in all */
-    int64_t recent_skips;          /* since the last health report */
-    double reported_scale;         /* at the last health report */
+    bool enabled, fixed,
+        unscaled;          /* fixed: scale never changes; unscaled: in this window already */
+    int64_t skipped;       /* updates skipped in all */
+    int64_t recent_skips;  /* since the last health report */
+    double reported_scale; /* at the last health report */
 };
 struct scaler scaler_off(void); /* scale 1 */
 struct scaler scaler_new(double initial, bool fixed, int64_t growth_interval);

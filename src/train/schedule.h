@@ -28,9 +28,11 @@
 
 struct schedule;
 
-/* params: the LRScheduler node's, defaults filled in. The optimizer gives base rate and momentum. */
-enum status schedule_new(const json_t *params, const struct optim_spec *optim, struct schedule **out,
-                         struct err *e) NODISCARD;
+/* params: the LRScheduler node's, defaults filled in. The optimizer gives base rate and momentum.
+ */
+enum status schedule_new(
+    const json_t *params, const struct optim_spec *optim, struct schedule **out,
+    struct err *e) NODISCARD;
 void schedule_free(struct schedule *s);
 const char *schedule_class(const struct schedule *s); /* "CosineAnnealingLR", for checkpoints */
 bool schedule_is_plateau(const struct schedule *s);
@@ -51,7 +53,7 @@ bool schedule_fast_forward(struct schedule *s, int64_t n);
  * horizon that was saved; when the node's parameters differ, *differs names them (text that
  * lives as long as s, or NULL). */
 json_t *schedule_state(const struct schedule *s);
-enum status schedule_restore(struct schedule *s, const json_t *state, const char **differs,
-                             struct err *e) NODISCARD;
+enum status schedule_restore(
+    struct schedule *s, const json_t *state, const char **differs, struct err *e) NODISCARD;
 
 #endif

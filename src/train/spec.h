@@ -1,4 +1,5 @@
-/* spec.h - what the Optimizer and Loss nodes say, as plain values. Made by spec_optim.c, spec_loss.c. */
+/* spec.h - what the Optimizer and Loss nodes say, as plain values. Made by spec_optim.c,
+ * spec_loss.c. */
 #ifndef TRAIN_SPEC_H
 #define TRAIN_SPEC_H
 
@@ -7,15 +8,24 @@
 #include "ir/attr.h"
 
 enum loss_type {
-    LOSS_TYPE_CROSS_ENTROPY, LOSS_TYPE_MSE, LOSS_TYPE_BCE_LOGITS, LOSS_TYPE_L1,
-    LOSS_TYPE_SMOOTH_L1, LOSS_TYPE_NLL, LOSS_TYPE_KLDIV, LOSS_TYPE_HUBER, LOSS_TYPE_BCE,
-    LOSS_TYPE_MARGIN_RANKING, LOSS_TYPE_COSINE_EMBEDDING, LOSS_TYPE_COUNT
+    LOSS_TYPE_CROSS_ENTROPY,
+    LOSS_TYPE_MSE,
+    LOSS_TYPE_BCE_LOGITS,
+    LOSS_TYPE_L1,
+    LOSS_TYPE_SMOOTH_L1,
+    LOSS_TYPE_NLL,
+    LOSS_TYPE_KLDIV,
+    LOSS_TYPE_HUBER,
+    LOSS_TYPE_BCE,
+    LOSS_TYPE_MARGIN_RANKING,
+    LOSS_TYPE_COSINE_EMBEDDING,
+    LOSS_TYPE_COUNT
 };
 
 struct loss_spec {
     enum loss_type type;
     struct loss_attr attr;
-    double margin;              /* margin ranking, cosine embedding */
+    double margin;               /* margin ranking, cosine embedding */
     double *weight, *pos_weight; /* NULL: none; freed by loss_spec_release */
     int weight_n, pos_weight_n;
 };

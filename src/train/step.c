@@ -7,8 +7,8 @@
 #include <string.h>
 
 static const char *const program_names[STEP_PROGRAM_COUNT] = {
-    "train.only", "train.first", "train.middle", "train.last", "train.short.only",
-    "train.short.last", "eval", "eval.short"};
+    "train.only",       "train.first",      "train.middle", "train.last",
+    "train.short.only", "train.short.last", "eval",         "eval.short"};
 
 static const char *const precision_names[] = {"fp32", "bf16", "fp16"};
 
@@ -75,8 +75,8 @@ static int constant_read(struct ir_program *p, int var)
 }
 
 static int loss_value(
-    struct ir_program *p, const struct loss_spec *loss, const struct step_set *set,
-    const int *out, int n_out, int target)
+    struct ir_program *p, const struct loss_spec *loss, const struct step_set *set, const int *out,
+    int n_out, int target)
 {
     int weight = constant_read(p, set->weight_var), pos = constant_read(p, set->pos_weight_var);
     switch (loss->type) {
@@ -88,15 +88,13 @@ static int loss_value(
     case LOSS_TYPE_COSINE_EMBEDDING:
         if (n_out != 2) {
             (void)err_set(
-                &p->err, ST_INVALID,
-                "%s compares two outputs of the model, and this model has %d",
+                &p->err, ST_INVALID, "%s compares two outputs of the model, and this model has %d",
                 loss_type_name(loss->type), n_out);
             err_hint(&p->err, "give the SequentialModel two Output ports, in the order x1, x2");
             return IR_NONE;
         }
         if (loss->type == LOSS_TYPE_MARGIN_RANKING)
-            return ir_margin_ranking(
-                p, out[0], out[1], target, loss->margin, loss->attr.reduction);
+            return ir_margin_ranking(p, out[0], out[1], target, loss->margin, loss->attr.reduction);
         return ir_cosine_embedding(p, out[0], out[1], target, loss->margin, loss->attr.reduction);
     case LOSS_TYPE_MSE:
     case LOSS_TYPE_BCE_LOGITS:
@@ -120,7 +118,8 @@ static enum status forward(
     int outputs[OUTPUTS_MAX], n_out = model_output_count(c->model);
     bool noisy = training && model_has_dropout(c->model);
     if (n_out > OUTPUTS_MAX)
-        return err_set(e, ST_UNSUPPORTED, "the model has %d outputs, at most %d", n_out, OUTPUTS_MAX);
+        return err_set(
+            e, ST_UNSUPPORTED, "the model has %d outputs, at most %d", n_out, OUTPUTS_MAX);
     if (model_input_count(c->model) != 1)
         return err_set(
             e, ST_INVALID, "the model takes %d inputs; a data loader gives one",
@@ -136,14 +135,14 @@ static enum status forward(
     if (c->loss) {
         if (!c->sample.has_target)
             return err_set(e, ST_INVALID, "the loss needs targets, and the data set has none");
-        int y = ir_input(
-            p, "target", c->sample.target_dtype, with_batch(&c->sample.target, batch));
+        int y = ir_input(p, "target", c->sample.target_dtype, with_batch(&c->sample.target, batch));
         *loss = loss_value(p, c->loss, set, outputs, n_out, y);
         TRY(ir_status(p, e));
         if (shape_count(&ir_value_at(p, *loss)->shape) != 1)
             return err_set(
                 e, ST_INVALID,
-                "the loss has reduction 'none', so it is not one number; training needs 'mean' or 'sum'");
+                "the loss has reduction 'none', so it is not one number; training needs 'mean' or "
+                "'sum'");
         ir_output(p, *loss, "loss");
         if (!training && loss_weighs_labels(c->loss) && c->sample.target_dtype == DT_I64)
             ir_output(p, ir_out(p, c->loss->type == LOSS_TYPE_NLL ? 1 : 2), "loss_weight");
@@ -153,8 +152,7 @@ static enum status forward(
         }
     } else if (c->sample.has_target && c->sample.target_dtype == DT_I64 && !training) {
         int in[2] = {
-            outputs[0],
-            ir_input(p, "target", DT_I64, with_batch(&c->sample.target, batch))};
+            outputs[0], ir_input(p, "target", DT_I64, with_batch(&c->sample.target, batch))};
         ir_output(p, ir_emit(p, OP_COUNT_CORRECT, in, 2, &counted), "correct");
     } else {
         ir_output(p, outputs[0], "output");
@@ -200,13 +198,15 @@ static enum status build_train(
     TRY_OUT(ir_status(p, e));
     dump(d, p, "gradients");
     if (!set->update.accumulator)
-        update_vars_make(
-            p->vars, &c->optim->attr, c->accumulate > 1, grads, n_vars, &set->update);
+        update_vars_make(p->vars, &c->optim->attr, c->accumulate > 1, grads, n_vars, &set->update);
     TRY_OUT(pass_recompute(p, e));
     dump(d, p, "recompute");
     struct update_options o = {
-        .window = window_of(kind), .optim = c->optim->attr, .max_norm = c->max_norm,
-        .allow_nonfinite = c->scaler, .log_update_ratio = c->log_update_ratio,
+        .window = window_of(kind),
+        .optim = c->optim->attr,
+        .max_norm = c->max_norm,
+        .allow_nonfinite = c->scaler,
+        .log_update_ratio = c->log_update_ratio,
         .cycles_momentum = c->cycles_momentum};
     TRY_OUT(pass_update(p, &o, grads, &set->update, e));
     dump(d, p, "update");
@@ -228,8 +228,12 @@ static enum status build_eval(
 static int constant(struct ir_vars *vars, const char *name, int n)
 {
     struct ir_var v = {
-        .name = name, .dtype = DT_F32, .shape = SHAPE(n), .category = CATEGORY_BUFFERS,
-        .of = IR_NONE, .node = ir_node_intern(vars, "loss")};
+        .name = name,
+        .dtype = DT_F32,
+        .shape = SHAPE(n),
+        .category = CATEGORY_BUFFERS,
+        .of = IR_NONE,
+        .node = ir_node_intern(vars, "loss")};
     return ir_var_new(vars, &v);
 }
 

@@ -29,7 +29,7 @@ struct step_config {
     const struct optim_spec *optim;
     enum precision precision;
     struct sample_form sample;
-    int64_t batch, batches, last_batch; /* size; per epoch; size of the last one */
+    int64_t batch, batches, last_batch;             /* size; per epoch; size of the last one */
     int64_t val_batch, val_batches, val_last_batch; /* batches 0: no validation */
     int64_t accumulate;
     double max_norm;
@@ -39,8 +39,15 @@ struct step_config {
 
 /* Indices into the run's programs; IR_NONE: not needed. */
 enum step_program {
-    STEP_ONLY, STEP_FIRST, STEP_MIDDLE, STEP_LAST, STEP_SHORT_ONLY, STEP_SHORT_LAST,
-    STEP_EVAL, STEP_EVAL_SHORT, STEP_PROGRAM_COUNT
+    STEP_ONLY,
+    STEP_FIRST,
+    STEP_MIDDLE,
+    STEP_LAST,
+    STEP_SHORT_ONLY,
+    STEP_SHORT_LAST,
+    STEP_EVAL,
+    STEP_EVAL_SHORT,
+    STEP_PROGRAM_COUNT
 };
 
 struct step_set {
@@ -58,18 +65,22 @@ struct step_dump {
     void (*after)(const struct ir_program *p, const char *pass, void *ctx);
     void *ctx;
 };
-enum status step_set_make(struct ir_vars *vars, const struct step_config *c, const struct step_dump *dump,
-                          struct step_set *out, struct err *e) NODISCARD;
+enum status step_set_make(
+    struct ir_vars *vars, const struct step_config *c, const struct step_dump *dump,
+    struct step_set *out, struct err *e) NODISCARD;
 void step_set_release(struct step_set *s);
 
 /* The program of batch `i` of an epoch of c->batches. */
 enum step_program step_program_of(const struct step_config *c, int64_t i);
 /* Program of a plain forward pass (Inference): output "output". */
-enum status step_forward_make(struct ir_vars *vars, const struct model *m, struct shape input,
-                              enum precision precision, struct ir_program **out, struct err *e) NODISCARD;
-/* An evaluation program alone: outputs "loss" (when a loss is given) and "correct" i64[2]; where the
- * loss is a mean over labels, also "loss_weight", the labels (or class weights) it is a mean over. */
-enum status step_eval_make(struct ir_vars *vars, const struct step_config *c, int64_t batch,
-                           struct ir_program **out, struct err *e) NODISCARD;
+enum status step_forward_make(
+    struct ir_vars *vars, const struct model *m, struct shape input, enum precision precision,
+    struct ir_program **out, struct err *e) NODISCARD;
+/* An evaluation program alone: outputs "loss" (when a loss is given) and "correct" i64[2]; where
+ * the loss is a mean over labels, also "loss_weight", the labels (or class weights) it is a mean
+ * over. */
+enum status step_eval_make(
+    struct ir_vars *vars, const struct step_config *c, int64_t batch, struct ir_program **out,
+    struct err *e) NODISCARD;
 
 #endif

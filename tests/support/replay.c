@@ -1,4 +1,5 @@
-/* replay.c - stands in for libFuzzer's main: runs a fuzz target over files and folders of a corpus. */
+/* replay.c - stands in for libFuzzer's main: runs a fuzz target over files and folders of a corpus.
+ */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -73,8 +73,9 @@ static int run_child(const struct test *t)
     if (pid < 0 || waitpid(pid, &status, 0) < 0)
         return EXIT_FAILED;
     if (WIFSIGNALED(status)) {
-        (void)printf("  ended by signal %d%s\n", WTERMSIG(status),
-                     WTERMSIG(status) == SIGALRM ? " (time limit)" : "");
+        (void)printf(
+            "  ended by signal %d%s\n", WTERMSIG(status),
+            WTERMSIG(status) == SIGALRM ? " (time limit)" : "");
         return 128 + WTERMSIG(status);
     }
     return WEXITSTATUS(status);
@@ -103,7 +104,8 @@ int main(int argc, char **argv)
         }
         if (!strstr(t->name, want) && !strstr(t->about, want))
             continue;
-        (void)snprintf(dir, sizeof dir, "%s/snug-test-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+        (void)snprintf(
+            dir, sizeof dir, "%s/snug-test-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
         if (!mkdtemp(dir))
             return 1;
         (void)printf("%s: %s\n", t->name, t->about);

@@ -52,8 +52,9 @@ const char *test_dir(void);
     do {                                                                                           \
         const char *ca_ = (a), *cb_ = (b);                                                         \
         if (!ca_ || !cb_ || __builtin_strcmp(ca_, cb_) != 0)                                       \
-            test_fail(__FILE__, __LINE__, "%s is \"%s\", not \"%s\"", #a, ca_ ? ca_ : "(null)",    \
-                      cb_ ? cb_ : "(null)");                                                       \
+            test_fail(                                                                             \
+                __FILE__, __LINE__, "%s is \"%s\", not \"%s\"", #a, ca_ ? ca_ : "(null)",          \
+                cb_ ? cb_ : "(null)");                                                             \
     } while (0)
 #define CHECK_NEAR(a, b, tolerance)                                                                \
     do {                                                                                           \
