@@ -248,6 +248,12 @@ class Context:
                 again, exact = close(got, wide[name].to(got.dtype), mode)
                 if (again and own > F32_BOUND) or norm_error(got, wide[name]) <= own:
                     holds, error = True, exact
+            if not holds and name.startswith("grad:"):
+                # A gradient whose true value is 0 (a bias in front of a batch norm) is rounding.
+                wide = wide or case.expect(mode, upstream, wide=True)
+                scale = max(g.norm().item() for n, g in wide.items() if n.startswith("grad:") and g is not None)
+                if wide[name].norm() <= 1e-6 * scale and got.double().norm() <= 1e-5 * scale:
+                    continue
             if not holds:
                 where = (got.double() - reference.double()).abs().flatten()
                 i = int(where.argmax()) if where.numel() else 0
