@@ -52,7 +52,7 @@ static void plan_grid(const struct gemm_job *g, int threads, struct plan *p)
     p->grid_m = p->grid_n = 1;
     if (work < 131072)
         return;
-    double best = INFINITY;
+    double best = (double)INFINITY;
     for (int m = 1; m <= share; m++) {
         int n = share / m;
         if (m > (g->m + MR - 1) / MR || n > (g->n + NR - 1) / NR)
