@@ -1,4 +1,5 @@
 /* main.c - the program `snug`: finds the command and runs it. */
+#include "backends/backend.h"
 #include "cli/answer.h"
 #include "cli/args.h"
 #include "train/version.h"
@@ -44,10 +45,10 @@ int main(int argc, char **argv)
     struct args a;
     struct err e = {0};
     int rc;
+    cpu_wait_asleep(argv);
     (void)signal(SIGPIPE, SIG_IGN); /* a reader that leaves is a write error, not a death */
-    answer_begin(false);
+    answer_begin(args_want_json(argc, argv));
     enum status st = args_parse(argc, argv, &a, &e);
-    answer_begin(a.json);
     if (st != ST_OK)
         rc = answer_end(a.json, st, &e, NULL);
     else if (a.help)
