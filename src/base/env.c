@@ -4,11 +4,14 @@
 #include "base/mem.h"
 #include "base/str.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -72,6 +75,55 @@ out:
     return st;
 }
 
+/* The temporary file that is being written: all that file_whole_drop, which may run in a signal
+ * handler or without memory, can reach. */
+static char pending[1056];
+
+void file_whole_drop(void)
+{
+    if (pending[0])
+        (void)unlink(pending);
+}
+
+/* The process number in "<anything><suffix>.<number>.part"; 0 for other names. */
+static long part_owner(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), digits = 0, k = strlen(suffix);
+    if (n < 5 || strcmp(name + n - 5, ".part") != 0)
+        return 0;
+    n -= 5;
+    while (digits < n && digits < 10 && name[n - digits - 1] >= '0' && name[n - digits - 1] <= '9')
+        digits++;
+    n -= digits;
+    if (digits == 0 || n < k + 1 || name[n - 1] != '.' || strncmp(name + n - 1 - k, suffix, k) != 0)
+        return 0;
+    return strtol(name + n, NULL, 10);
+}
+
+/* Removes temporary files of processes that were killed while writing files of the same kind into
+ * the same folder. Two proofs that the owner is gone: no such process here, and no lock on the
+ * file, which a process on another machine would hold. */
+static void remove_leftovers(const char *path)
+{
+    char dir[1024], file[1400];
+    const char *slash = strrchr(path, '/'), *suffix = strrchr(slash ? slash : path, '.');
+    DIR *d = suffix ? opendir(path_dir(path, dir, sizeof dir)[0] ? dir : ".") : NULL;
+    for (struct dirent *entry; d && (entry = readdir(d));) {
+        long owner = part_owner(entry->d_name, suffix);
+        if (owner <= 0 || kill((pid_t)owner, 0) == 0 || errno != ESRCH)
+            continue;
+        int fd = open(
+            path_join(dir, entry->d_name, file, sizeof file), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            (void)unlink(file);
+        (void)close(fd);
+    }
+    if (d)
+        (void)closedir(d);
+}
+
 enum status file_whole_begin(struct file_whole *f, const char *path, struct err *e)
 {
     *f = (struct file_whole){0};
@@ -79,9 +131,14 @@ enum status file_whole_begin(struct file_whole *f, const char *path, struct err 
         return err_set(e, ST_INVALID, "path \"%.60s...\" is too long", path);
     (void)snprintf(f->path, sizeof f->path, "%s", path);
     (void)snprintf(f->temporary, sizeof f->temporary, "%s.%ld.part", path, (long)getpid());
+    remove_leftovers(path);
+    memcpy(pending, f->temporary, sizeof pending);
     f->out = fopen(f->temporary, "wb");
-    if (!f->out)
+    if (!f->out) {
+        pending[0] = 0;
         return err_errno(e, "cannot write \"%s\"", path);
+    }
+    (void)flock(fileno(f->out), LOCK_EX | LOCK_NB);
     return ST_OK;
 }
 
@@ -106,8 +163,10 @@ enum status file_whole_commit(struct file_whole *f, struct err *e)
     if (bad || rename(f->temporary, f->path) != 0) {
         enum status st = err_errno(e, "could not write \"%s\"", f->path);
         (void)unlink(f->temporary);
+        pending[0] = 0;
         return st;
     }
+    pending[0] = 0;
     sync_folder(f->path);
     return ST_OK;
 }
@@ -118,6 +177,7 @@ void file_whole_abort(struct file_whole *f)
         return;
     (void)fclose(f->out);
     (void)unlink(f->temporary);
+    pending[0] = 0;
     f->out = NULL;
 }
 

@@ -24,6 +24,9 @@ struct file_whole {
 enum status file_whole_begin(struct file_whole *f, const char *path, struct err *e) NODISCARD;
 enum status file_whole_commit(struct file_whole *f, struct err *e) NODISCARD;
 void file_whole_abort(struct file_whole *f); /* harmless after commit */
+/* For a program that ends at once: removes the temporary file that is being written, if any. Safe
+ * in a signal handler. What kill -9 leaves is removed by the next write into the same folder. */
+void file_whole_drop(void);
 enum status
 file_write(const char *path, const void *data, size_t size_bytes, struct err *e) NODISCARD;
 bool file_exists(const char *path);

@@ -1,6 +1,7 @@
 /* answer.c - the last words of a command, in both forms. */
 #include "cli/answer.h"
 
+#include "base/env.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -17,28 +18,47 @@ bool colour_on(FILE *f)
     return !(no && no[0]) && isatty(fileno(f)) && !(term && strcmp(term, "dumb") == 0);
 }
 
-/* Allocates nothing. */
+/* Allocates nothing and calls only what a signal handler may. */
+static void put(int fd, const char *text)
+{
+    for (size_t n = strlen(text); n;) {
+        ssize_t written = write(fd, text, n);
+        if (written <= 0)
+            return;
+        text += written;
+        n -= (size_t)written;
+    }
+}
+
+_Noreturn void answer_now(enum status st, const char *message, const char *detail)
+{
+    if (json_asked) {
+        put(STDOUT_FILENO, "{\n  \"schema\": 1,\n  \"status\": \"");
+        put(STDOUT_FILENO, st == ST_INTERRUPTED ? "interrupted" : "failed");
+        put(STDOUT_FILENO, "\",\n  \"error\": {\n    \"code\": \"");
+        put(STDOUT_FILENO, status_code(st));
+        put(STDOUT_FILENO, "\",\n    \"message\": \"");
+        put(STDOUT_FILENO, message);
+        put(STDOUT_FILENO, "\",\n    \"node_id\": null,\n    \"node_type\": null,\n");
+        put(STDOUT_FILENO, detail ? "    \"detail\": \"" : "    \"detail\": null");
+        put(STDOUT_FILENO, detail ? detail : "");
+        put(STDOUT_FILENO, detail ? "\",\n" : ",\n");
+        put(STDOUT_FILENO, "    \"hint\": null\n  }\n}\n");
+    }
+    put(STDERR_FILENO, st == ST_INTERRUPTED ? "snug: interrupted: " : "snug: error: ");
+    put(STDERR_FILENO, message);
+    put(STDERR_FILENO, detail ? ": " : "");
+    put(STDERR_FILENO, detail ? detail : "");
+    put(STDERR_FILENO, "\n");
+    file_whole_drop();
+    _exit(status_exit(st));
+}
+
 _Noreturn static void exhausted(size_t size_bytes)
 {
-    char text[512];
-    const char *message = "host memory is exhausted";
-    if (json_asked) {
-        int n = snprintf(
-            text, sizeof text,
-            "{\n  \"schema\": 1,\n  \"status\": \"failed\",\n  \"error\": {\n    \"code\": "
-            "\"%s\",\n"
-            "    \"message\": \"%s\",\n    \"node_id\": null,\n    \"node_type\": null,\n"
-            "    \"detail\": \"%zu more bytes could not be had\",\n    \"hint\": null\n  }\n}\n",
-            status_code(ST_OOM), message, size_bytes);
-        if (write(STDOUT_FILENO, text, (size_t)n) != n)
-            _exit(status_exit(ST_OOM));
-    }
-    int n = snprintf(
-        text, sizeof text, "snug: error: %s: %zu more bytes could not be had\n", message,
-        size_bytes);
-    if (write(STDERR_FILENO, text, (size_t)n) != n)
-        _exit(status_exit(ST_OOM));
-    _exit(status_exit(ST_OOM));
+    char text[64];
+    (void)snprintf(text, sizeof text, "%zu more bytes could not be had", size_bytes);
+    answer_now(ST_OOM, "host memory is exhausted", text);
 }
 
 void answer_begin(bool json)
@@ -141,9 +161,13 @@ static void show_error(enum status st, const struct err *e)
 int answer_text(const char *text)
 {
     struct err e = {0};
-    if (fputs(text, stdout) >= 0 && fflush(stdout) == 0)
-        return status_exit(ST_OK);
-    enum status st = err_errno(&e, "could not write to stdout");
+    enum status st = ST_OK;
+    if (fputs(text, stdout) < 0 || fflush(stdout) != 0)
+        st = err_errno(&e, "could not write to stdout");
+    else if (ferror(stdout)) /* an earlier part of the answer is missing */
+        st = err_set(&e, ST_IO, "could not write to stdout");
+    if (st == ST_OK)
+        return status_exit(st);
     show_error(st, &e);
     return status_exit(st);
 }
@@ -163,7 +187,7 @@ int answer_end(bool json, enum status st, const struct err *e, json_t *content)
     json_decref(content);
     if (st != ST_OK)
         show_error(st, e);
-    else if (fflush(stdout) != 0)
+    else
         rc = answer_text("");
     return rc;
 }

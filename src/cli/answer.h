@@ -17,6 +17,9 @@ void answer_begin(bool json);
 /* Writes the answer and returns the exit status. `content` (an object, or NULL) is taken; without
  * --json it is not shown: the command has printed its text. `e` counts when st is not ST_OK. */
 int answer_end(bool json, enum status st, const struct err *e, json_t *content);
+/* The answer of a program that ends here and now, without memory or within a signal handler: writes
+ * it, removes what is half-written, exits. No text may need escapes in JSON. */
+_Noreturn void answer_now(enum status st, const char *message, const char *detail);
 /* The document alone; takes `content`. */
 json_t *answer_document(enum status st, const struct err *e, json_t *content);
 /* Text on stdout, then the exit status; a full disk is an error too. */

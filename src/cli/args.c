@@ -236,7 +236,7 @@ static enum status read_rest(int argc, char *const *argv, struct args *a, struct
 }
 
 /* Before anything else: a wrong line still gets its answer in the form that was asked for. */
-static bool wants_json(int argc, char *const *argv)
+bool args_want_json(int argc, char *const *argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--json") == 0)
@@ -247,7 +247,7 @@ static bool wants_json(int argc, char *const *argv)
 enum status args_parse(int argc, char *const *argv, struct args *a, struct err *e)
 {
     *a = (struct args){0};
-    a->json = wants_json(argc, argv);
+    a->json = args_want_json(argc, argv);
     if (argc > 1 && strcmp(argv[1], "--json") == 0)
         return err_set(e, ST_USAGE, "--json stands after the command: snug COMMAND --json");
     if (argc < 2) {

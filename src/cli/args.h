@@ -50,6 +50,8 @@ struct args {
     VEC(const char *) sets; /* --set */
 };
 
+/* Whether --json is given, before anything else is known of the line. */
+bool args_want_json(int argc, char *const *argv);
 /* Always leaves `a` fit for args_release; json is found even where the rest is wrong. */
 enum status args_parse(int argc, char *const *argv, struct args *a, struct err *e) NODISCARD;
 void args_release(struct args *a);

@@ -13,14 +13,17 @@
 
 enum { NODE_ROWS = 8 };
 
-/* How often Stop was asked for: the one thing a signal handler can reach. */
-static volatile sig_atomic_t stops;
+/* How often Stop was asked for, and whether the answer is being written: all that the signal
+ * handler can reach. */
+static volatile sig_atomic_t stops, answering;
 
 static void on_stop(int signal_number)
 {
     (void)signal_number;
     stops = stops + 1;
-    if (stops > 1)
+    if (stops > 1 && !answering)
+        answer_now(ST_INTERRUPTED, "stopped at once: no interrupt checkpoint was written", NULL);
+    if (stops > 3) /* nobody reads the answer */
         _exit(status_exit(ST_INTERRUPTED));
 }
 
@@ -124,6 +127,7 @@ int cmd_run(const struct args *a)
     if (st == ST_OK)
         st = execute(a, g, r, &live, &e);
     live_end(&live);
+    answering = 1;
     if (!a->json && (st == ST_OK || st == ST_INTERRUPTED))
         show_result(r);
     int rc = answer_end(a->json, st, &e, a->json && r ? run_document(r) : NULL);

@@ -86,6 +86,18 @@ static void count_published(const struct dataset_info *info, struct files *f, in
         f->count[i] = info->count / f->n;
 }
 
+int64_t cifar_count(const struct dataset_info *info, const char *folder)
+{
+    struct files f = {0};
+    struct err ignored;
+    int64_t total;
+    list_files(info, folder, &f);
+    if (f.pickled ||
+        count_records(&f, PIXELS + (info->classes == 10 ? 1 : 2), &total, &ignored) != ST_OK)
+        return 0;
+    return total;
+}
+
 void cifar_interleave(const uint8_t planes[], uint8_t pixels[])
 {
     for (int i = 0; i < PLANE; i++)

@@ -13,6 +13,7 @@ struct known {
     const char *name;
     enum status (*load)(struct dataset *d, const char *folder, struct err *e);
     bool (*present)(const struct dataset_info *info, const char *folder);
+    int64_t (*count)(const struct dataset_info *info, const char *folder);
     int64_t train, test;
     int c, h, w, classes;
     const char *folders; /* NUL-separated, ends with an empty one */
@@ -21,8 +22,8 @@ struct known {
 
 static const struct known known_sets[] = {
 #define X(name, reader, train, test, c, h, w, classes, folders, package, files)                    \
-    {#name, reader##_load, reader##_present, train,   test, c, h,                                  \
-     w,     classes,       folders,          package, files},
+    {#name, reader##_load, reader##_present, reader##_count, train, test, c, h,                    \
+     w,     classes,       folders,          package,        files},
 #include "data/datasets.def"
 #undef X
 };
@@ -180,6 +181,22 @@ enum status dataset_find(const struct dataset_spec *spec, char *folder, size_t c
         not_found(&s, e);
     str_release(&s.tried);
     return found ? ST_OK : ST_NOT_FOUND;
+}
+
+void dataset_peek(const struct dataset_spec *spec, struct dataset_info *info)
+{
+    struct search s = {.folder = info->path, .cap = sizeof info->path};
+    struct err ignored;
+    if (find_known(spec->name, &s.known, &ignored) != ST_OK)
+        return;
+    s.info = *info;
+    str_init(&s.tried);
+    int64_t count = search_all(&s, spec) ? s.known->count(info, info->path) : 0;
+    str_release(&s.tried);
+    if (count <= 0)
+        return;
+    info->host_bytes = info->host_bytes / info->count * count;
+    info->count = count;
 }
 
 enum status dataset_open(const struct dataset_spec *spec, struct dataset **out, struct err *e)

@@ -66,6 +66,10 @@ struct dataset_spec {
  * says what to put where and which package has it (hint). */
 enum status
 dataset_find(const struct dataset_spec *spec, char *folder, size_t cap, struct err *e) NODISCARD;
+/* Where the files are on this machine and say so in their first bytes (IDX) or by their sizes
+ * (CIFAR's binary form), `info` gets their count instead of the published one: a plan must be about
+ * the set that will be read. Silent otherwise; what is wrong with the files is told by opening. */
+void dataset_peek(const struct dataset_spec *spec, struct dataset_info *info);
 enum status
 dataset_open(const struct dataset_spec *spec, struct dataset **out, struct err *e) NODISCARD;
 

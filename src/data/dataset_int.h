@@ -21,6 +21,10 @@ enum status cifar_load(struct dataset *d, const char *folder, struct err *e) NOD
 bool idx_present(const struct dataset_info *info, const char *folder);
 bool cifar_present(const struct dataset_info *info, const char *folder);
 
+/* Samples by the files' headers alone; 0 where they do not tell. */
+int64_t idx_count(const struct dataset_info *info, const char *folder);
+int64_t cifar_count(const struct dataset_info *info, const char *folder);
+
 void folder_free(struct folder *f);
 const char *folder_path(const struct folder *f, int64_t index, char *buf, size_t cap);
 int folder_class(const struct folder *f, int64_t index);

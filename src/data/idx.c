@@ -73,6 +73,15 @@ enum status idx_read(struct source *s, int rank, struct idx *out, struct err *e)
     return ST_OK;
 }
 
+enum status idx_read_count(struct source *s, int rank, uint32_t *count, struct err *e)
+{
+    struct idx x = {.rank = rank};
+    TRY(check_magic(s, rank, e));
+    TRY(read_sizes(s, &x, e));
+    *count = x.size[0];
+    return ST_OK;
+}
+
 void idx_release(struct idx *x)
 {
     mem_free(x->data);

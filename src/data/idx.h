@@ -24,6 +24,8 @@ struct idx {
  * gzip is ST_CORRUPT with the file's name. Nothing is allocated before the size of the file has
  * been found to allow what the header promises. */
 enum status idx_read(struct source *s, int rank, struct idx *out, struct err *e) NODISCARD;
+/* The first of the sizes in the header: how many items there are. */
+enum status idx_read_count(struct source *s, int rank, uint32_t *count, struct err *e) NODISCARD;
 void idx_release(struct idx *x);
 
 #endif

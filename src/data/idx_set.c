@@ -31,6 +31,19 @@ bool idx_present(const struct dataset_info *info, const char *folder)
     return file_of(info, folder, "images", path);
 }
 
+int64_t idx_count(const struct dataset_info *info, const char *folder)
+{
+    char path[1024];
+    struct source *s = NULL;
+    struct err ignored;
+    uint32_t count = 0;
+    if (!file_of(info, folder, "images", path) || source_open(path, &s, &ignored) != ST_OK)
+        return 0;
+    enum status st = idx_read_count(s, 3, &count, &ignored);
+    source_close(s);
+    return st == ST_OK ? count : 0;
+}
+
 static enum status read_file(const char *path, int rank, struct idx *out, struct err *e)
 {
     struct source *s = NULL;

@@ -29,6 +29,17 @@ static void take_transform(struct run *r, size_t node, struct flow_dataset *d, b
     }
 }
 
+/* Where the files of a known set are looked for; `dir` keeps the folder of the graph. */
+static struct dataset_spec
+spec_of(struct run *r, const struct flow_dataset *d, char *dir, size_t cap)
+{
+    return (struct dataset_spec){
+        .name = d->info.name,
+        .split = d->split,
+        .data_dir = d->data_dir,
+        .graph_dir = run_graph_dir(r, dir, cap)};
+}
+
 enum status node_dataset(struct run *r, size_t node, struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
@@ -37,6 +48,9 @@ enum status node_dataset(struct run *r, size_t node, struct err *e)
     TRY(dataset_describe(name, split, &d->info, e));
     (void)snprintf(d->split, sizeof d->split, "%s", split);
     (void)snprintf(d->data_dir, sizeof d->data_dir, "%s", graph_param_str(n, "data_dir"));
+    char dir[1024];
+    struct dataset_spec spec = spec_of(r, d, dir, sizeof dir);
+    dataset_peek(&spec, &d->info);
     d->transform = transform_default();
     d->has_transform = true;
     take_transform(r, node, d, strcmp(split, "train") == 0);
@@ -51,7 +65,8 @@ enum status node_image_folder(struct run *r, size_t node, struct err *e)
     char dir[1024], data[1024];
     const char *path = graph_param_str(n, "path"), *split = graph_param_str(n, "split");
     if (!path[0])
-        return err_set(e, ST_INVALID, "parameter 'path' is empty: name the folder of your pictures");
+        return err_set(
+            e, ST_INVALID, "parameter 'path' is empty: name the folder of your pictures");
     /* Relative to the graph file, else to the data folder. */
     (void)path_join(run_graph_dir(r, dir, sizeof dir), path, d->path, sizeof d->path);
     if (!dir_exists(d->path))
@@ -94,13 +109,23 @@ enum status flow_dataset_open(struct run *r, struct flow_dataset *d, struct err 
     if (!own->open && own->folder)
         TRY(dataset_open_folder(own->path, own->split, &own->open, e));
     if (!own->open) {
-        struct dataset_spec spec = {
-            .name = own->info.name, .split = own->split, .data_dir = own->data_dir,
-            .graph_dir = run_graph_dir(r, dir, sizeof dir)};
+        struct dataset_spec spec = spec_of(r, own, dir, sizeof dir);
         enum status st = dataset_open(&spec, &own->open, e);
         if (st != ST_OK)
             err_node(e, own->node_id, "Dataset");
         TRY(st);
+    }
+    /* The programs were built for the planned count: its last batch, its number of batches. */
+    int64_t count = dataset_get_info(own->open)->count;
+    if (count != own->info.count) {
+        (void)err_set(
+            e, ST_CORRUPT, "data set %s has %lld samples where %lld were planned for",
+            own->info.name, (long long)count, (long long)own->info.count);
+        err_hint(
+            e, "its files in \"%s\" changed since the start, or are not whole",
+            dataset_get_info(own->open)->path);
+        err_node(e, own->node_id, own->folder ? "ImageFolderDataset" : "Dataset");
+        return ST_CORRUPT;
     }
     d->open = own->open;
     return ST_OK;
@@ -123,8 +148,7 @@ enum status node_resize(struct run *r, size_t node, struct err *e)
     const struct graph_node *n = graph_node_at(r->graph, node);
     struct transform *t;
     TRY(begin(r, node, &t));
-    return transform_resize(
-        t, graph_param_i64(n, "size"), graph_param_str(n, "interpolation"), e);
+    return transform_resize(t, graph_param_i64(n, "size"), graph_param_str(n, "interpolation"), e);
 }
 
 enum status node_to_tensor(struct run *r, size_t node, struct err *e)
@@ -167,8 +191,8 @@ enum status node_random_rotation(struct run *r, size_t node, struct err *e)
     struct transform *t;
     TRY(begin(r, node, &t));
     return transform_random_rotation(
-        t, graph_param_f64(n, "degrees"), graph_param_bool(n, "expand"),
-        graph_param_f64(n, "fill"), e);
+        t, graph_param_f64(n, "degrees"), graph_param_bool(n, "expand"), graph_param_f64(n, "fill"),
+        e);
 }
 
 enum status node_color_jitter(struct run *r, size_t node, struct err *e)
@@ -220,7 +244,8 @@ enum status flow_loader_make(
     (void)snprintf(label, sizeof label, "dataloader:%s", node_id);
     l->options.seed = (uint64_t)r->seed;
     l->options.stream = (uint32_t)hash_name(label);
-    TRY(loader_describe(&d->info, d->has_transform ? &d->transform : NULL, &l->options, &l->plan, e));
+    TRY(loader_describe(
+        &d->info, d->has_transform ? &d->transform : NULL, &l->options, &l->plan, e));
     vec_push(&r->loaders, l);
     *out = l;
     return ST_OK;
@@ -248,8 +273,7 @@ enum status node_data_loader(struct run *r, size_t node, struct err *e)
         .num_workers = graph_param_i64(n, "num_workers"),
         .prefetch_factor = graph_param_i64(n, "prefetch_factor")};
     if (graph_param_bool(n, "persistent_workers") && o.num_workers == 0)
-        return err_set(
-            e, ST_INVALID, "parameter 'persistent_workers' needs num_workers above 0");
+        return err_set(e, ST_INVALID, "parameter 'persistent_workers' needs num_workers above 0");
     TRY(flow_loader_make(r, in.dataset, n->id, &o, &l, e));
     flow_set(r, node, "dataloader", (struct flow){.kind = FLOW_LOADER, .loader = l});
     return ST_OK;
@@ -257,8 +281,8 @@ enum status node_data_loader(struct run *r, size_t node, struct err *e)
 
 /* ---- small tensors ---- */
 
-static struct flow_numbers *numbers_new(
-    struct run *r, const struct shape *s, enum dtype t, struct err *e)
+static struct flow_numbers *
+numbers_new(struct run *r, const struct shape *s, enum dtype t, struct err *e)
 {
     int64_t n = shape_count(s);
     if (n < 0 || n > (int64_t)1 << 31) {
@@ -268,7 +292,7 @@ static struct flow_numbers *numbers_new(
     struct flow_numbers *v = ARENA_NEW(&r->memory, struct flow_numbers);
     v->shape = *s;
     v->dtype = t;
-    v->data = ARENA_ARRAY(&r->memory, char, n * dtype_size(t));
+    v->data = ARENA_ARRAY(&r->memory, char, n *dtype_size(t));
     return v;
 }
 
@@ -408,8 +432,8 @@ enum status node_dataset_batch(struct run *r, size_t node, struct err *e)
         st = loader_begin_epoch(l, 0, (start + i) % in.dataset->info.count, e);
         if (st == ST_OK)
             st = loader_next(
-                l, at + (size_t)i * plan.x_bytes,
-                plan.y_bytes == 8 ? (int64_t *)y->data + i : NULL, &count, e);
+                l, at + (size_t)i * plan.x_bytes, plan.y_bytes == 8 ? (int64_t *)y->data + i : NULL,
+                &count, e);
     }
     loader_free(l);
     return st;

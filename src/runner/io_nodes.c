@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { LOSSES_MAX = 10000000 }; /* epochs of a checkpoint */
+
 /* The file's name with the format's suffix, as the founding system forces it. */
 static enum status
 save_path(const struct graph_node *n, const char *suffix, char *out, size_t cap, struct err *e)
@@ -17,6 +19,9 @@ save_path(const struct graph_node *n, const char *suffix, char *out, size_t cap,
     const char *path = graph_param_str(n, "path");
     if (!path[0])
         return err_set(e, ST_INVALID, "parameter 'path' is empty: name the file to write");
+    const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
+    if (!last[0] || strcmp(last, ".") == 0 || strcmp(last, "..") == 0)
+        return err_set(e, ST_INVALID, "parameter 'path' is \"%s\": a folder, not a file", path);
     bool has = str_ends(path, suffix) || (strcmp(suffix, ".pt") == 0 && str_ends(path, ".pth"));
     (void)snprintf(name, sizeof name, "%s%s", path, has ? "" : suffix);
     TRY(run_model_path(name, out, cap, e));
@@ -27,7 +32,8 @@ save_path(const struct graph_node *n, const char *suffix, char *out, size_t cap,
 }
 
 /* A model that no node has run yet gets an arena of its own, filled with its starting weights. */
-static enum status ensure_home(struct run *r, const struct graph_node *n, struct flow_model *m, struct err *e)
+static enum status
+ensure_home(struct run *r, const struct graph_node *n, struct flow_model *m, struct err *e)
 {
     if (m->home)
         return ST_OK;
@@ -63,7 +69,10 @@ static enum status write_safetensors(struct flow_model *m, const char *path, str
         int var = model_state_var(m->model, i);
         const struct ir_var *v = &m->vars.list.data[var];
         list[i] = (struct safetensor){
-            .name = v->name, .type = v->dtype, .rank = v->shape.rank, .data = exec_var(m->home, var)};
+            .name = v->name,
+            .type = v->dtype,
+            .rank = v->shape.rank,
+            .data = exec_var(m->home, var)};
         memcpy(list[i].shape, v->shape.dim, sizeof *v->shape.dim * (size_t)v->shape.rank);
     }
     struct safetensors_meta meta = {"format", "pt"};
@@ -91,7 +100,8 @@ enum status node_model_saver(struct run *r, size_t node, struct err *e)
     char path[1200];
     TRY(flow_get(r, node, "model", FLOW_MODEL, &in, e));
     flow_set(r, node, "model", in);
-    flow_set(r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
+    flow_set(
+        r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
     if (r->planning)
         return ST_OK;
     TRY(save_path(n, safe ? ".safetensors" : ".pt", path, sizeof path, e));
@@ -109,17 +119,37 @@ enum status node_checkpoint_saver(struct run *r, size_t node, struct err *e)
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &optimizer, e));
     flow_set(r, node, "model", model);
-    flow_set(r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
+    flow_set(
+        r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
     if (r->planning)
         return ST_OK;
     if (!model.model->trained)
         return err_set(
-            e, ST_INVALID, "there is no training state to save: no TrainingLoop ran before this node");
+            e, ST_INVALID,
+            "there is no training state to save: no TrainingLoop ran before this node");
     TRY(save_path(n, ".pt", path, sizeof path, e));
     int64_t epoch = graph_param_i64(n, "epoch");
     TRY(train_save(model.model->trained, path, epoch > 0 ? epoch : -1, e));
     wrote(r, n, path);
     return ST_OK;
+}
+
+/* The list of losses, one per epoch. A tensor may claim more elements than its storage has bytes
+ * (stride 0), so its size is not taken on trust. */
+static enum status read_losses(
+    struct run *r, struct ptfile *f, const struct pt_tensor *t, struct flow *out, struct err *e)
+{
+    int64_t count = pt_tensor_elements(t);
+    if (count > LOSSES_MAX)
+        return err_set(
+            e, ST_CORRUPT, "checkpoint \"%s\" lists %lld losses, more than the %d read here",
+            ptfile_path(f), (long long)count, LOSSES_MAX);
+    double *v = mem_alloc((size_t)(count + 1) * sizeof *v);
+    enum status st = ptfile_read(f, t, DT_F64, v, (size_t)count * sizeof *v, e);
+    if (st == ST_OK)
+        *out = flow_list(r, v, (size_t)count);
+    mem_free(v);
+    return st;
 }
 
 enum status node_checkpoint_loader(struct run *r, size_t node, struct err *e)
@@ -143,12 +173,7 @@ enum status node_checkpoint_loader(struct run *r, size_t node, struct err *e)
         const struct pt_value *l = pt_get(root, "losses");
         enum status st = ST_OK;
         if (l && l->kind == PT_TENSOR) {
-            int64_t count = pt_tensor_elements(l->tensor);
-            double *v = mem_alloc((size_t)(count + 1) * sizeof *v);
-            st = ptfile_read(f, l->tensor, DT_F64, v, (size_t)count * sizeof *v, e);
-            if (st == ST_OK)
-                losses = flow_list(r, v, (size_t)count);
-            mem_free(v);
+            st = read_losses(r, f, l->tensor, &losses, e);
         }
         if (s && s->kind == PT_DICT) {
             json_t *j = json_object();
@@ -216,7 +241,8 @@ enum status node_print(struct run *r, size_t node, struct err *e)
         str_add(&text, j);
         mem_free(j);
     } else if (in.kind == FLOW_MODEL) {
-        str_printf(&text, "model with %lld parameters", (long long)model_parameter_count(in.model->model));
+        str_printf(
+            &text, "model with %lld parameters", (long long)model_parameter_count(in.model->model));
     } else {
         str_add(&text, flow_name(in.kind));
     }
