@@ -388,7 +388,7 @@ TEST(moments_survive, "case-T41: Adam 0.806782, SGD with momentum -0.9049")
 static struct trial_setup t43_setup(const char *first, const char *second)
 {
     static char text[2048];
-    static const float x[2] = {0}, y[] = {0};
+    static const float x[2] = {0}, y[2] = {0};
     struct trial_setup s = {.layers = text, .optim = "{'type':'SGD','lr':0.1,'momentum':0.9}"};
     (void)snprintf(
         text, sizeof text,
