@@ -32,6 +32,38 @@ static enum precision precision_of(const struct run *r, const struct graph_node 
     return p;
 }
 
+/* P4: what the device can do of it. */
+static enum precision precision_here(struct run *r, const struct graph_node *n)
+{
+    struct precision_device d = precision_cpu();
+    char warning[256];
+    enum precision p = precision_on(&d, precision_of(r, n), warning, sizeof warning);
+    if (warning[0] && !r->planning)
+        run_warn(r, n, "precision_fallback", "%s", warning);
+    return p;
+}
+
+/* P11: weights trained in bfloat16 may lie outside float16's range. */
+static void
+warn_range(struct run *r, const struct graph_node *n, const struct fill_ctx *ctx, enum precision p)
+{
+    size_t count;
+    for (size_t i = 0; p == PRECISION_FP16 && i < ctx->model->loads.n; i++) {
+        const struct tensorfile_entry *list = tensorfile_list(ctx->files[i], &count);
+        for (size_t k = 0; k < count; k++) {
+            if (list[k].type != DT_BF16)
+                continue;
+            run_warn(
+                r, n, "fp16_range",
+                "\"%s\" holds bfloat16 weights: values above 65504 overflow in fp16; bf16 has "
+                "their "
+                "range",
+                ctx->model->loads.data[i]);
+            return;
+        }
+    }
+}
+
 /* ---- training ---- */
 
 static bool stop_asked(void *ctx)
@@ -95,7 +127,7 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .epochs = graph_param_i64(n, "epochs"),
         .max_steps = graph_param_i64(n, "max_steps"),
         .accumulate = r->plain_accumulation ? 1 : graph_param_i64(n, "accumulate_steps"),
-        .precision = precision_of(r, n),
+        .precision = precision_here(r, n),
         .precision_requested = precision_of(r, n),
         .max_norm = graph_param_f64(n, "grad_clip_norm"),
         .patience = graph_param_i64(n, "early_stopping_patience"),
@@ -221,6 +253,7 @@ static enum status start_training(
     if (val)
         TRY(flow_loader_open(r, val, e));
     TRY(fill_begin(&ctx, r, m, e));
+    warn_range(r, graph_node_at(r->graph, node), &ctx, c->precision);
     struct train_weights w = {m->home ? flow_model_carry : flow_model_fill, &ctx};
     enum status st = train_start(t, train->open, val ? val->open : NULL, &w, e);
     fill_end(&ctx);
@@ -388,7 +421,7 @@ static enum status build_evaluation(
     if (p->target != DATA_I64)
         return err_set(
             e, ST_INVALID, "EvaluateModel counts classes, and the data set's targets are none");
-    struct step_config c = {.model = m->model, .precision = precision_of(r, n)};
+    struct step_config c = {.model = m->model, .precision = precision_here(r, n)};
     c.sample.input.rank = p->rank;
     memcpy(c.sample.input.dim, p->shape, sizeof *p->shape * (size_t)p->rank);
     c.sample.target.rank = p->target_rank;

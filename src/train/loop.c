@@ -405,7 +405,11 @@ static void look_at_health(struct train *t)
         json_put_str(event, "message", said);
     train_event(t, event);
     if (said && bad)
-        train_warn(t, "precision", "%s", said);
+        train_warn(
+            t, "precision", "%s%s", said,
+            t->c.precision == PRECISION_FP16
+                ? "; where fp16 stays unstable, bf16 has float32's range"
+                : "");
     t->max_norm_seen = 0;
 }
 

@@ -10,24 +10,6 @@ static const char *const program_names[STEP_PROGRAM_COUNT] = {
     "train.only",       "train.first",      "train.middle", "train.last",
     "train.short.only", "train.short.last", "eval",         "eval.short"};
 
-static const char *const precision_names[] = {"fp32", "bf16", "fp16"};
-
-const char *precision_name(enum precision p)
-{
-    return precision_names[p];
-}
-
-bool precision_parse(const char *name, enum precision *out)
-{
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(name, precision_names[i]) == 0) {
-            *out = (enum precision)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 enum step_program step_program_of(const struct step_config *c, int64_t i)
 {
     bool first = i % c->accumulate == 0;

@@ -10,11 +10,8 @@
 
 #include "nn/model.h"
 #include "passes/update.h"
+#include "train/precision.h"
 #include "train/spec.h"
-
-enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16 };
-const char *precision_name(enum precision p); /* "bf16" */
-bool precision_parse(const char *name, enum precision *out);
 
 /* One sample of a data set, as the programs need to know it. */
 struct sample_form {
