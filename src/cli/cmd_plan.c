@@ -39,25 +39,6 @@ static enum status make_plan(const struct args *a, struct planning *p, struct er
     return st;
 }
 
-/* The plan stands, but the budget is below it: exit status 3. */
-static enum status check_budget(const struct args *a, const struct planning *p, struct err *e)
-{
-    char need[32], has[32];
-    int64_t budget = a->option[OPTION_MEMORY_GIB].number;
-    int64_t peak = run_get_bill(p->run)->peak_bytes;
-    if (!a->option[OPTION_MEMORY_GIB].given || peak <= budget)
-        return ST_OK;
-    (void)err_set(
-        e, ST_OOM, "the plan needs %s, and the budget of --memory-gib has %s",
-        bytes_text(peak, need, sizeof need), bytes_text(budget, has, sizeof has));
-    err_detail(e, "peak %lld bytes, budget %lld bytes", (long long)peak, (long long)budget);
-    err_hint(
-        e,
-        "cheapest first: a smaller batch_size on the DataLoader; precision bf16; accumulate_steps "
-        "up and batch_size down by the same factor; a smaller model or image");
-    return ST_OOM;
-}
-
 static json_t *document(const struct args *a, const struct planning *p)
 {
     json_t *d = run_plan_json(p->run, a->option[OPTION_TIMELINE].given);
@@ -97,7 +78,7 @@ int cmd_plan(const struct args *a)
     enum status st = make_plan(a, &p, &e);
     bool planned = st == ST_OK;
     if (planned)
-        st = check_budget(a, &p, &e);
+        st = run_check_budget(p.run, a->option[OPTION_MEMORY_GIB].number, &e); /* exit status 3 */
     if (planned && a->json) {
         d = document(a, &p);
     } else if (planned) {

@@ -4,8 +4,9 @@
  *   relu(add(norm_apply(x), r))       -> norm_apply residual act=relu
  *   norm_grad(relu_grad(dy, relu(norm_apply(x))), x) -> norm_grad act=relu: the mask is recomputed
  *   relu(gemm(a, b))                  -> gemm act=relu
- *   cast(product in low precision) to float32, for gradients of parameters -> product in float32
- *     (the one that does not keep the bits: it saves a rounding that autocast would do)
+ *   cast(product in bf16) to float32, for gradients of parameters -> product in float32
+ *     (the one that does not keep the bits: it saves a rounding that autocast would do; not in
+ *     float16, where that rounding overflows and the gradient scaler counts on it)
  *   cast(x) feeding a sum             -> sum reads the low type itself
  */
 #include "passes/passes.h"
@@ -140,8 +141,8 @@ static void fuse_cast(struct fusing *f, struct ir_op *op)
 {
     struct ir_op *product = maker(f, op->in[0]);
     struct ir_program *p = f->r.p;
-    if (!product || op->phase != PHASE_BACKWARD || op->attr.cast.to != DT_F32 ||
-        !used_once(f, op->in[0]) || op->recomputed)
+    if (!product || ir_value_at(p, op->in[0])->dtype == DT_F16 || op->phase != PHASE_BACKWARD ||
+        op->attr.cast.to != DT_F32 || !used_once(f, op->in[0]) || op->recomputed)
         return;
     bool wide =
         product->code == OP_CONV_WGRAD || product->code == OP_GEMM || product->code == OP_SUM;

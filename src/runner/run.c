@@ -164,8 +164,7 @@ static void count_host(struct run *r)
     }
 }
 
-/* One planning pass; every object it made is gone afterwards. */
-static enum status plan_once(struct run *r, struct err *e)
+enum status run_plan_once(struct run *r, struct err *e)
 {
     r->planning = true;
     enum status st = pass(r, e);
@@ -180,101 +179,22 @@ static enum status plan_once(struct run *r, struct err *e)
     return st;
 }
 
-/* The peak the graph would have with one choice taken back; the bill stays as it is. */
-static int64_t peak_without(struct run *r, bool *choice)
-{
-    struct run_bill kept = r->bill;
-    json_t *plan = r->plan;
-    struct err ignored;
-    r->bill = (struct run_bill){0};
-    r->plan = json_object();
-    *choice = true;
-    enum status st = plan_once(r, &ignored);
-    *choice = false;
-    int64_t peak = st == ST_OK ? r->bill.train_peak_bytes : 0;
-    json_decref(r->plan);
-    r->plan = plan;
-    r->bill = kept;
-    return peak;
-}
-
-/* Whether any training loop of the graph runs in low precision, or accumulates. */
-static void choices(const struct run *r, bool *low, bool *accumulates)
-{
-    *low = *accumulates = false;
-    for (size_t i = 0; i < graph_order_count(r->graph); i++) {
-        const struct graph_node *n = graph_node_at(r->graph, graph_order_at(r->graph, i));
-        if (!n->kind || strcmp(n->kind->name, "TrainingLoop") != 0)
-            continue;
-        *low = *low || strcmp(graph_param_str(n, "precision"), "fp32") != 0;
-        *accumulates = *accumulates || graph_param_i64(n, "accumulate_steps") > 1;
-    }
-}
-
-/* P12: halved activations are all that autocast saves. */
-static void explain_precision(struct run_bill *b)
-{
-    char saved[32], fixed[32], moving[32];
-    int64_t saving = b->float32_peak_bytes - b->train_peak_bytes;
-    if (b->float32_peak_bytes == 0 || saving * 5 >= b->float32_peak_bytes)
-        return;
-    int64_t still = b->train_by_category[CATEGORY_PARAMETERS] +
-                    b->train_by_category[CATEGORY_GRADIENTS] +
-                    b->train_by_category[CATEGORY_OPTIMIZER_STATE];
-    (void)snprintf(
-        b->precision_note, sizeof b->precision_note,
-        "this precision changes the peak by %s only: weights, gradients and optimizer state stay "
-        "float32 (%s of it), only activations halve (%s), and casts of the weights are added; a "
-        "smaller batch, checkpointing, sharding, LoRA or half-precision parameters without master "
-        "weights lower the rest",
-        bytes_text(saving > 0 ? saving : 0, saved, sizeof saved),
-        bytes_text(still, fixed, sizeof fixed),
-        bytes_text(b->train_by_category[CATEGORY_ACTIVATIONS], moving, sizeof moving));
-}
-
 enum status run_plan(struct run *r, struct err *e)
 {
-    bool low, accumulates;
     if (r->planned)
         return ST_OK;
-    TRY(plan_once(r, e));
+    TRY(run_plan_once(r, e));
     r->planned = true;
-    choices(r, &low, &accumulates);
-    if (low)
-        r->bill.float32_peak_bytes = peak_without(r, &r->plain_precision);
-    if (accumulates)
-        r->bill.single_batch_peak_bytes = peak_without(r, &r->plain_accumulation);
-    explain_precision(&r->bill);
+    what_if_savings(r);
     return ST_OK;
-}
-
-/* A plan above the budget or the machine ends here, before anything is mapped (O2, O4). */
-static enum status check_fits(struct run *r, struct err *e)
-{
-    char need[32], has[32];
-    int64_t capacity = host_capacity_bytes(), peak = r->bill.peak_bytes;
-    bool budget = r->o.budget_bytes > 0 && peak > r->o.budget_bytes;
-    if (!budget && peak + r->bill.host_bytes <= capacity)
-        return ST_OK;
-    int64_t limit = budget ? r->o.budget_bytes : capacity;
-    (void)err_set(
-        e, ST_OOM, "the plan needs %s, and %s has %s", bytes_text(peak, need, sizeof need),
-        budget ? "the budget of --memory-gib" : "this machine", bytes_text(limit, has, sizeof has));
-    err_detail(
-        e, "peak %lld bytes, limit %lld bytes, host buffers %lld bytes", (long long)peak,
-        (long long)limit, (long long)r->bill.host_bytes);
-    err_hint(
-        e,
-        "cheapest first: a smaller batch_size on the DataLoader; precision bf16; accumulate_steps "
-        "up and batch_size down by the same factor; a smaller model or image");
-    return ST_OOM;
 }
 
 enum status run_execute(struct run *r, struct err *e)
 {
     r->started_ns = clock_ns();
     TRY(run_plan(r, e));
-    TRY(check_fits(r, e));
+    TRY(run_check_budget(r, r->o.budget_bytes, e));
+    TRY(run_check_budget(r, -1, e));
     r->rss_baseline_bytes = process_rss_bytes();
     process_rss_peak_reset();
     return pass(r, e);

@@ -41,6 +41,10 @@ enum status run_plan(struct run *r, struct err *e) NODISCARD;
  * has the advice. ST_INTERRUPTED after Stop. */
 enum status run_execute(struct run *r, struct err *e) NODISCARD;
 
+/* ST_OOM with advice and the peak each item leads to when the plan is above `budget_bytes`; 0: no
+ * budget; negative: what the machine has left (O2). After run_plan. */
+enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e) NODISCARD;
+
 /* The bill, valid after run_plan: new references. */
 struct run_bill {
     int64_t peak_bytes, lower_bound_bytes, host_bytes; /* device; host: data sets, loaders */

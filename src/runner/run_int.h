@@ -88,6 +88,13 @@ struct flow_slot {
     struct flow value;
 };
 
+/* The same graph with some choices changed: for savings and advice (what_if.c). */
+struct what_if {
+    bool on, fp32, bf16;
+    int64_t batch_divisor, accumulate_factor; /* 0: unchanged */
+    bool no_accumulation;
+};
+
 struct run {
     struct graph *graph;
     struct run_options o;
@@ -105,8 +112,7 @@ struct run {
     VEC(struct train *) trains;
     VEC(struct ir_program *) programs;
     VEC(json_t *) documents;
-    /* What-if planning: the same graph in float32, or without accumulation. */
-    bool plain_precision, plain_accumulation;
+    struct what_if what_if; /* while planning another graph than the user's */
     struct run_bill bill;
     json_t *plan;    /* by the node with the largest peak */
     json_t *results; /* by node id: what nodes have to show */
@@ -139,6 +145,10 @@ const struct node_exec *node_exec_find(const char *type);
 void run_account(
     struct run *r, const struct graph_node *n, const struct exec *x, const struct ir_vars *vars,
     struct ir_program *const *programs);
+/* One planning pass over the graph; every object it made is gone afterwards. */
+enum status run_plan_once(struct run *r, struct err *e) NODISCARD;
+/* Fills the bill's what-if peaks and the precision note. */
+void what_if_savings(struct run *r);
 /* Programs that live as long as the run. */
 void run_keep_programs(struct run *r, struct ir_program *const *programs, int n);
 struct flow flow_list(struct run *r, const double *v, size_t n);

@@ -26,10 +26,18 @@ static void check_device(struct run *r, const struct graph_node *n)
 static enum precision precision_of(const struct run *r, const struct graph_node *n)
 {
     enum precision p = PRECISION_FP32;
-    if (r->plain_precision)
-        return p;
+    if (r->what_if.fp32 || r->what_if.bf16)
+        return r->what_if.bf16 ? PRECISION_BF16 : PRECISION_FP32;
     (void)precision_parse(graph_param_str(n, "precision"), &p);
     return p;
+}
+
+static int64_t accumulate_of(const struct run *r, const struct graph_node *n)
+{
+    int64_t steps = graph_param_i64(n, "accumulate_steps");
+    if (r->what_if.no_accumulation)
+        return 1;
+    return r->what_if.accumulate_factor ? steps * r->what_if.accumulate_factor : steps;
 }
 
 /* P4: what the device can do of it. */
@@ -84,7 +92,7 @@ static void pass_event(const json_t *event, void *ctx)
 static void dump_pass(const struct ir_program *p, const char *pass, void *ctx)
 {
     struct run *r = ctx;
-    if (!r->o.dump_after || !r->planning || r->plain_precision || r->plain_accumulation ||
+    if (!r->o.dump_after || !r->planning || r->what_if.on ||
         (strcmp(r->o.dump_after, pass) != 0 && strcmp(r->o.dump_after, "all") != 0))
         return;
     struct str text;
@@ -126,7 +134,7 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .node_id = n->id,
         .epochs = graph_param_i64(n, "epochs"),
         .max_steps = graph_param_i64(n, "max_steps"),
-        .accumulate = r->plain_accumulation ? 1 : graph_param_i64(n, "accumulate_steps"),
+        .accumulate = accumulate_of(r, n),
         .precision = precision_here(r, n),
         .precision_requested = precision_of(r, n),
         .max_norm = graph_param_f64(n, "grad_clip_norm"),

@@ -1,0 +1,160 @@
+/* what_if.c - plans the same graph with other choices: what they save, and what would fit.
+ *
+ * Advice is in requirement O1's order, cheapest first; what is in force already is left out, and
+ * each item comes with the peak it leads to (O4). Nothing is ever applied (O3).
+ */
+#include "runner/run_int.h"
+
+#include "base/env.h"
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The bill of the changed graph; peaks are 0 when it cannot be planned. The run's bill stays. */
+static struct run_bill bill_with(struct run *r, struct what_if w)
+{
+    struct run_bill kept = r->bill, changed = {0};
+    json_t *plan = r->plan;
+    struct err ignored;
+    r->bill = (struct run_bill){0};
+    r->plan = json_object();
+    r->what_if = w;
+    r->what_if.on = true;
+    if (run_plan_once(r, &ignored) == ST_OK)
+        changed = r->bill;
+    r->what_if = (struct what_if){0};
+    json_decref(r->plan);
+    r->plan = plan;
+    r->bill = kept;
+    return changed;
+}
+
+/* What the training loops of the graph choose. */
+struct choices {
+    bool trains, low, accumulates, batch_norm;
+    int64_t least_batch; /* smallest batch_size of a loader; 0: no loader */
+};
+
+static struct choices choices_of(const struct run *r)
+{
+    struct choices c = {0};
+    for (size_t i = 0; i < graph_order_count(r->graph); i++) {
+        const struct graph_node *n = graph_node_at(r->graph, graph_order_at(r->graph, i));
+        const char *type = n->kind ? n->kind->name : "";
+        if (strcmp(type, "DataLoader") == 0) {
+            int64_t batch = graph_param_i64(n, "batch_size");
+            c.least_batch = c.least_batch && c.least_batch < batch ? c.least_batch : batch;
+        }
+        if (strcmp(type, "SequentialModel") == 0)
+            c.batch_norm =
+                c.batch_norm || strstr(graph_param_str(n, "layers"), "BatchNorm") != NULL;
+        if (strcmp(type, "TrainingLoop") != 0)
+            continue;
+        c.trains = true;
+        c.low = c.low || strcmp(graph_param_str(n, "precision"), "fp32") != 0;
+        c.accumulates = c.accumulates || graph_param_i64(n, "accumulate_steps") > 1;
+    }
+    return c;
+}
+
+/* P12: halved activations are all that autocast saves. */
+static void explain_precision(struct run_bill *b)
+{
+    char saved[32], fixed[32], moving[32];
+    int64_t saving = b->float32_peak_bytes - b->train_peak_bytes;
+    if (b->float32_peak_bytes == 0 || saving * 5 >= b->float32_peak_bytes)
+        return;
+    int64_t still = b->train_by_category[CATEGORY_PARAMETERS] +
+                    b->train_by_category[CATEGORY_GRADIENTS] +
+                    b->train_by_category[CATEGORY_OPTIMIZER_STATE];
+    (void)snprintf(
+        b->precision_note, sizeof b->precision_note,
+        "this precision changes the peak by %s only: weights, gradients and optimizer state stay "
+        "float32 (%s of it), only activations halve (%s), and casts of the weights are added; a "
+        "smaller batch, checkpointing, sharding, LoRA or half-precision parameters without master "
+        "weights lower the rest",
+        bytes_text(saving > 0 ? saving : 0, saved, sizeof saved),
+        bytes_text(still, fixed, sizeof fixed),
+        bytes_text(b->train_by_category[CATEGORY_ACTIVATIONS], moving, sizeof moving));
+}
+
+void what_if_savings(struct run *r)
+{
+    struct choices c = choices_of(r);
+    if (c.low)
+        r->bill.float32_peak_bytes = bill_with(r, (struct what_if){.fp32 = true}).train_peak_bytes;
+    if (c.accumulates)
+        r->bill.single_batch_peak_bytes =
+            bill_with(r, (struct what_if){.no_accumulation = true}).train_peak_bytes;
+    explain_precision(&r->bill);
+}
+
+static void add_item(struct run *r, struct str *s, int *n, const char *text, struct what_if w)
+{
+    char peak[32];
+    int64_t bytes = bill_with(r, w).peak_bytes;
+    if (bytes == 0 || bytes >= r->bill.peak_bytes)
+        return; /* does not help here */
+    str_printf(
+        s, "%s%d. %s: peak %s", *n ? "\n" : "", *n + 1, text, bytes_text(bytes, peak, sizeof peak));
+    (*n)++;
+}
+
+static void advise(struct run *r, struct str *s)
+{
+    struct choices c = choices_of(r);
+    char text[256];
+    int n = 0;
+    if (c.least_batch > 1) {
+        (void)snprintf(
+            text, sizeof text, "batch_size on the DataLoader halved (%lld)",
+            (long long)(c.least_batch / 2));
+        add_item(r, s, &n, text, (struct what_if){.batch_divisor = 2});
+    }
+    if (c.trains && !c.low)
+        add_item(r, s, &n, "precision bf16 on the TrainingLoop", (struct what_if){.bf16 = true});
+    if (c.trains && c.least_batch > 1) {
+        (void)snprintf(
+            text, sizeof text, "accumulate_steps doubled and batch_size halved (%lld)%s",
+            (long long)(c.least_batch / 2),
+            c.batch_norm ? " (batch norm sees the smaller batch: the numbers change)" : "");
+        add_item(r, s, &n, text, (struct what_if){.batch_divisor = 2, .accumulate_factor = 2});
+    }
+    if (c.trains && !c.low && c.least_batch > 1)
+        add_item(
+            r, s, &n, "both, bf16 and half the batch",
+            (struct what_if){.batch_divisor = 2, .bf16 = true});
+    str_printf(s, "%s%d. a smaller model or image", n ? "\n" : "", n + 1);
+}
+
+enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
+{
+    char need[32], has[32];
+    struct str what;
+    int64_t peak = r->bill.peak_bytes, host = r->bill.host_bytes, limit = budget_bytes;
+    if (budget_bytes == 0 || (budget_bytes > 0 && peak <= budget_bytes))
+        return ST_OK;
+    if (budget_bytes < 0) {
+        limit = host_capacity_bytes();
+        if (peak + host <= limit)
+            return ST_OK;
+    }
+    str_init(&what);
+    str_printf(
+        &what,
+        "peak %lld bytes, limit %lld bytes, data and loaders %lld bytes\n"
+        "What to try, cheapest first:\n",
+        (long long)peak, (long long)limit, (long long)host);
+    advise(r, &what);
+    (void)err_set(
+        e, ST_OOM, "the plan needs %s, and %s has %s", bytes_text(peak, need, sizeof need),
+        budget_bytes > 0 ? "the budget of --memory-gib" : "this machine",
+        bytes_text(limit, has, sizeof has));
+    err_detail(e, "%s", what.data);
+    err_hint(
+        e, "nothing has been started or changed; `snug plan GRAPH --set NODE.PARAM=V` shows the "
+           "bill of a change");
+    str_release(&what);
+    return ST_OOM;
+}
