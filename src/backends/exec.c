@@ -25,6 +25,13 @@ static void name_node(const struct ir_program *p, const struct ir_op *op, struct
         err_node(e, p->vars->nodes.data[op->node], ir_op_row(op->code)->name);
 }
 
+static int64_t workspace_limit(const struct exec_options *o)
+{
+    if (o->workspace_limit_bytes < 0)
+        return 0;
+    return o->workspace_limit_bytes ? o->workspace_limit_bytes : EXEC_WORKSPACE_LIMIT;
+}
+
 /* Finds the kernel of one operator and asks for its workspace. */
 static enum status compile_op(struct exec *x, struct exec_program *program, int i, struct err *e)
 {
@@ -43,6 +50,7 @@ static enum status compile_op(struct exec *x, struct exec_program *program, int 
     a->attr = &op->attr;
     a->n_in = op->n_in;
     a->n_out = op->n_out;
+    a->workspace_limit_bytes = workspace_limit(&x->options);
     a->in = ARENA_ARRAY(&x->memory, struct tensor, op->n_in + 1);
     a->out = ARENA_ARRAY(&x->memory, struct tensor, op->n_out + 1);
     for (int k = 0; k < op->n_in; k++)

@@ -17,10 +17,14 @@
 
 struct exec;
 
+enum { EXEC_WORKSPACE_LIMIT = 160 << 20 };
 enum exec_storage { EXEC_PLANNED, EXEC_DYNAMIC };
 struct exec_options {
     enum exec_storage storage;
     int64_t budget_bytes; /* 0 = none: exec_map fails with ST_OOM above it */
+    /* Workspace that one operator may take only to be faster (Winograd's convolutions). 0: the
+     * default, EXEC_WORKSPACE_LIMIT; < 0: none. */
+    int64_t workspace_limit_bytes;
     /* Use the variables where this exec holds them (same ir_vars); its bytes count in the peak. */
     struct exec *lender;
 };

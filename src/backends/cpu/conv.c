@@ -126,9 +126,9 @@ static void chunks_choose(struct conv_state *s)
     s->size.n = chunk;
 }
 
-static void lib_choose(struct conv_state *s, const struct roles *r)
+static void lib_choose(struct conv_state *s, const struct roles *r, int64_t limit_bytes)
 {
-    struct onednn_conv_spec spec = {.way = s->way, .size = s->size};
+    struct onednn_conv_spec spec = {.way = s->way, .size = s->size, .limit_bytes = limit_bytes};
     spec.x = s->x.dtype, spec.w = s->w.dtype, spec.y = s->y.dtype;
     spec.x_layout = s->x.layout, spec.y_layout = s->y.layout;
     spec.has_bias = r->bias && s->way == CONV_FORWARD;
@@ -173,7 +173,7 @@ conv_prepare(const struct kernel_args *a, int64_t *workspace_bytes, void **state
     struct conv_size whole = s->size;
     parts_set(s, &r, false);
     chunks_choose(s);
-    lib_choose(s, &r);
+    lib_choose(s, &r, a->workspace_limit_bytes);
     if (!s->lib) {
         s->size = whole;
         parts_set(s, &r, true);

@@ -1,4 +1,5 @@
 /* conv_test.c - convolutions and their gradients against loops in double precision. */
+#include "backends/cpu/dnnl.h"
 #include "backends/cpu/kernel_test.h"
 
 #include "base/mem.h"
@@ -6,6 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { WIDE = 64 << 20 }; /* workspace that every faster way fits in */
 
 struct problem {
     int64_t n, ic, oc, groups, in[2], kernel[2], stride[2], low[2], high[2], dilation[2];
@@ -69,12 +72,14 @@ struct form {
     enum layout x, y;
     bool bias;
     int spatial;
+    int64_t limit_bytes; /* of the faster way's workspace */
 };
 
 static void check(const struct problem *p, const struct form *f)
 {
     struct kt k;
     kt_init(&k, f->code, (uint32_t)(p->ic * 31 + p->oc));
+    k.workspace_limit_bytes = f->limit_bytes;
     struct conv_attr *a = &k.attr.conv;
     for (int i = 0; i < 2; i++) {
         a->stride[i] = p->stride[i], a->dilation[i] = p->dilation[i];
@@ -130,7 +135,8 @@ static void check_all(const struct problem *p, enum dtype in, enum dtype out)
     for (int c = 0; c < 3; c++)
         for (int x = LAYOUT_ROW; x <= LAYOUT_C16; x++)
             for (int y = LAYOUT_ROW; y <= LAYOUT_C16; y++) {
-                struct form f = {codes[c], in, out, (enum layout)x, (enum layout)y, (x + y) % 2, 2};
+                struct form f = {codes[c],       in,          out, (enum layout)x,
+                                 (enum layout)y, (x + y) % 2, 2,   0};
                 if (fits(f.x, p->ic) && fits(f.y, p->oc))
                     check(p, &f);
             }
@@ -168,7 +174,7 @@ TEST(conv_lines, "P7: one-dimensional convolutions")
     struct problem p = {3, 16, 32, 1, {1, 23}, {1, 4}, {1, 2}, {0, 1}, {0, 2}, {1, 2}};
     for (int c = 0; c < 3; c++)
         for (int l = LAYOUT_ROW; l <= LAYOUT_C16; l++) {
-            struct form f = {codes[c], DT_F32, DT_F32, (enum layout)l, (enum layout)l, true, 1};
+            struct form f = {codes[c], DT_F32, DT_F32, (enum layout)l, (enum layout)l, true, 1, 0};
             check(&p, &f);
         }
 }
@@ -185,16 +191,17 @@ TEST(conv_chunks, "P2: f16 activations are converted some images at a time")
 {
     struct problem p = {4, 2, 2, 1, {480, 480}, {1, 3}, {1, 1}, {0, 1}, {0, 1}, {1, 1}};
     for (int c = 0; c < 3; c++) {
-        struct form f = {codes[c], DT_F16, DT_F16, LAYOUT_CL, LAYOUT_CL, true, 2};
+        struct form f = {codes[c], DT_F16, DT_F16, LAYOUT_CL, LAYOUT_CL, true, 2, 0};
         check(&p, &f);
     }
 }
 
 /* Random data of a ResNet-like layer, on 1 and 2 threads. */
-static void threads_check(enum opcode code, enum dtype t)
+static void threads_check(enum opcode code, enum dtype t, int64_t limit_bytes)
 {
     struct kt k;
     kt_init(&k, code, 3);
+    k.workspace_limit_bytes = limit_bytes;
     k.attr.conv = (struct conv_attr){
         .stride = {1, 1},
         .dilation = {1, 1},
@@ -225,10 +232,62 @@ static void threads_check(enum opcode code, enum dtype t)
 
 TEST(conv_threads, "P7: results of convolutions do not depend on the number of threads")
 {
-    threads_check(OP_CONV, DT_F32);
-    threads_check(OP_CONV_DGRAD, DT_F32);
-    threads_check(OP_CONV, DT_BF16);
-    threads_check(OP_CONV_DGRAD, DT_BF16);
+    threads_check(OP_CONV, DT_F32, 0);
+    threads_check(OP_CONV_DGRAD, DT_F32, 0);
+    threads_check(OP_CONV, DT_F32, WIDE);
+    threads_check(OP_CONV_DGRAD, DT_F32, WIDE);
+    threads_check(OP_CONV, DT_BF16, 0);
+    threads_check(OP_CONV_DGRAD, DT_BF16, 0);
     if (cpu_isa() == ISA_PORTABLE) /* the library sums weight gradients per thread */
-        threads_check(OP_CONV_WGRAD, DT_F32);
+        threads_check(OP_CONV_WGRAD, DT_F32, 0);
+}
+
+/* 3 x 3 convolutions of enough channels and places that Winograd's way pays, tiles cut at the edge
+ * too, padded or not. */
+static const struct problem tiled[] = {
+    {4, 32, 48, 1, {14, 16}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+    {12, 48, 32, 1, {9, 10}, {3, 3}, {1, 1}, {0, 0}, {0, 0}, {1, 1}},
+    {48, 32, 32, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}};
+
+TEST(conv_winograd, "P7: convolutions by fewer products differ by rounding only")
+{
+    for (int i = 0; i < 3; i++)
+        for (int c = 0; c < 3; c++) {
+            struct form f = {codes[c],   DT_F32, DT_F32, LAYOUT_C16,
+                             LAYOUT_C16, c == 0, 2,      .limit_bytes = WIDE};
+            check(&tiled[i], &f);
+            f.in = f.out = DT_F16;
+            check(&tiled[i], &f);
+        }
+}
+
+/* Workspace of one forward convolution under a limit. */
+static int64_t room_under(int64_t limit_bytes)
+{
+    struct kt k;
+    kt_init(&k, OP_CONV, 4);
+    k.workspace_limit_bytes = limit_bytes;
+    k.attr.conv = (struct conv_attr){
+        .stride = {1, 1},
+        .dilation = {1, 1},
+        .pad_low = {1, 1},
+        .pad_high = {1, 1},
+        .groups = 1,
+        .spatial = 2};
+    kt_in(&k, DT_F32, LAYOUT_C16, SHAPE(8, 32, 16, 16));
+    kt_in(&k, DT_F32, LAYOUT_ROW, SHAPE(32, 32, 3, 3));
+    kt_out(&k, DT_F32, LAYOUT_C16, SHAPE(8, 32, 16, 16));
+    kt_run(&k);
+    int64_t bytes = k.workspace_bytes;
+    kt_free(&k);
+    return bytes;
+}
+
+TEST(conv_limit, "what a faster way takes in workspace stays within the limit")
+{
+    enum { SMALL = 1 << 20 };
+    CHECK(room_under(SMALL) == room_under(0));
+    CHECK(room_under(WIDE) <= WIDE);
+    if (cpu_isa() >= ISA_AVX512 && onednn_has_bf16()) /* the library is there */
+        CHECK(room_under(WIDE) > SMALL);
 }

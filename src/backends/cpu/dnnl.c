@@ -159,46 +159,45 @@ static struct window window_of(const struct conv_size *z)
 #if DNNL_VERSION_MAJOR >= 3
 static dnnl_primitive_desc_t describe(
     const struct onednn_conv_spec *s, const struct mds *m, enum conv_way way,
-    dnnl_primitive_desc_t hint)
+    dnnl_primitive_desc_t hint, dnnl_alg_kind_t alg)
 {
     const struct window z = window_of(&s->size);
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t st;
     if (way == CONV_FORWARD)
         st = dnnl_convolution_forward_primitive_desc_create(
-            &pd, library.engine, dnnl_forward_training, dnnl_convolution_direct, m->side[X],
-            m->side[W], s->has_bias ? m->bias : NULL, m->side[Y], z.stride, z.dilates, z.low,
-            z.high, library.attr);
+            &pd, library.engine, dnnl_forward_training, alg, m->side[X], m->side[W],
+            s->has_bias ? m->bias : NULL, m->side[Y], z.stride, z.dilates, z.low, z.high,
+            library.attr);
     else if (way == CONV_INPUT_GRAD)
         st = dnnl_convolution_backward_data_primitive_desc_create(
-            &pd, library.engine, dnnl_convolution_direct, m->side[X], m->side[W], m->side[Y],
-            z.stride, z.dilates, z.low, z.high, hint, library.attr);
+            &pd, library.engine, alg, m->side[X], m->side[W], m->side[Y], z.stride, z.dilates,
+            z.low, z.high, hint, library.attr);
     else
         st = dnnl_convolution_backward_weights_primitive_desc_create(
-            &pd, library.engine, dnnl_convolution_direct, m->side[X], m->side[W], NULL, m->side[Y],
-            z.stride, z.dilates, z.low, z.high, hint, library.attr);
+            &pd, library.engine, alg, m->side[X], m->side[W], NULL, m->side[Y], z.stride, z.dilates,
+            z.low, z.high, hint, library.attr);
     return st == dnnl_success ? pd : NULL;
 }
 #else
 static dnnl_primitive_desc_t describe(
     const struct onednn_conv_spec *s, const struct mds *m, enum conv_way way,
-    dnnl_primitive_desc_t hint)
+    dnnl_primitive_desc_t hint, dnnl_alg_kind_t alg)
 {
     const struct window z = window_of(&s->size);
     dnnl_convolution_desc_t d;
     dnnl_status_t st;
     if (way == CONV_FORWARD)
         st = dnnl_dilated_convolution_forward_desc_init(
-            &d, dnnl_forward_training, dnnl_convolution_direct, &m->side[X], &m->side[W],
-            s->has_bias ? &m->bias : NULL, &m->side[Y], z.stride, z.dilates, z.low, z.high);
+            &d, dnnl_forward_training, alg, &m->side[X], &m->side[W], s->has_bias ? &m->bias : NULL,
+            &m->side[Y], z.stride, z.dilates, z.low, z.high);
     else if (way == CONV_INPUT_GRAD)
         st = dnnl_dilated_convolution_backward_data_desc_init(
-            &d, dnnl_convolution_direct, &m->side[X], &m->side[W], &m->side[Y], z.stride, z.dilates,
-            z.low, z.high);
+            &d, alg, &m->side[X], &m->side[W], &m->side[Y], z.stride, z.dilates, z.low, z.high);
     else
         st = dnnl_dilated_convolution_backward_weights_desc_init(
-            &d, dnnl_convolution_direct, &m->side[X], &m->side[W], NULL, &m->side[Y], z.stride,
-            z.dilates, z.low, z.high);
+            &d, alg, &m->side[X], &m->side[W], NULL, &m->side[Y], z.stride, z.dilates, z.low,
+            z.high);
     dnnl_primitive_desc_t pd = NULL;
     if (st == dnnl_success)
         st = dnnl_primitive_desc_create(&pd, &d, library.attr, library.engine, hint);
@@ -220,7 +219,8 @@ static bool is_fast(const_dnnl_primitive_desc_t pd)
     return pd && !strstr(name_of(pd), "gemm") && !strstr(name_of(pd), "ref");
 }
 
-static dnnl_primitive_desc_t describe_whole(const struct onednn_conv_spec *s, bool any)
+static dnnl_primitive_desc_t
+describe_whole(const struct onednn_conv_spec *s, bool any, dnnl_alg_kind_t alg)
 {
     struct mds m;
     struct onednn_conv_spec forward = *s;
@@ -233,11 +233,11 @@ static dnnl_primitive_desc_t describe_whole(const struct onednn_conv_spec *s, bo
                 s->x == DT_BF16 || s->w == DT_BF16 || s->y == DT_BF16 ? DT_BF16 : DT_F32;
             forward.x = forward.w = forward.y = low;
             if (mds_make(&h, &forward, any))
-                hint = describe(&forward, &h, CONV_FORWARD, NULL);
+                hint = describe(&forward, &h, CONV_FORWARD, NULL, alg);
             mds_free(&h);
         }
         if (s->way == CONV_FORWARD || hint)
-            pd = describe(s, &m, s->way, hint);
+            pd = describe(s, &m, s->way, hint, alg);
     }
     mds_free(&m);
     if (hint)
@@ -245,11 +245,54 @@ static dnnl_primitive_desc_t describe_whole(const struct onednn_conv_spec *s, bo
     return pd;
 }
 
+static int64_t scratch_bytes(const_dnnl_primitive_desc_t pd)
+{
+    md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    return scratch ? (int64_t)dnnl_memory_desc_get_size(scratch) : 0;
+}
+
+/* Winograd's way computes tiles of 4 x 4 results with 36 products in place of 144. Below these
+ * sizes the transforms cost more than they save. */
+enum { TILE = 4, TILES_MIN = 48, CHANNELS_MIN = 32 };
+
+static bool winograd_pays(const struct onednn_conv_spec *s)
+{
+    const struct conv_size *z = &s->size;
+    int64_t tiles = z->n, results = z->n;
+    if (s->x != DT_F32 || s->w != DT_F32 || s->y != DT_F32 || z->groups != 1)
+        return false;
+    if (s->x_layout != LAYOUT_C16 || s->y_layout != LAYOUT_C16)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        if (z->kernel[i] != 3 || z->stride[i] != 1 || z->dilation[i] != 1)
+            return false;
+        tiles *= (z->out[i] + TILE - 1) / TILE;
+        results *= z->out[i];
+    }
+    return z->ic >= CHANNELS_MIN && z->oc >= CHANNELS_MIN && tiles >= TILES_MIN &&
+           3 * tiles * TILE * TILE <= 4 * results;
+}
+
+static dnnl_primitive_desc_t describe_winograd(const struct onednn_conv_spec *s)
+{
+    if (!s->limit_bytes || !winograd_pays(s))
+        return NULL;
+    dnnl_primitive_desc_t pd = describe_whole(s, false, dnnl_convolution_winograd);
+    if (is_fast(pd) && scratch_bytes(pd) <= s->limit_bytes)
+        return pd;
+    if (pd)
+        (void)dnnl_primitive_desc_destroy(pd);
+    return NULL;
+}
+
 /* In the layouts asked for, else in the library's own; NULL where it has no JIT code at all. */
 static dnnl_primitive_desc_t describe_best(const struct onednn_conv_spec *s)
 {
+    dnnl_primitive_desc_t fewer_products = describe_winograd(s);
+    if (fewer_products)
+        return fewer_products;
     for (int any = 0; any < 2; any++) {
-        dnnl_primitive_desc_t pd = describe_whole(s, any);
+        dnnl_primitive_desc_t pd = describe_whole(s, any, dnnl_convolution_direct);
         if (is_fast(pd))
             return pd;
         if (pd)

@@ -20,6 +20,7 @@ struct onednn_conv_spec {
     enum dtype x, w, y, bias;
     enum layout x_layout, y_layout;
     bool has_bias;        /* CONV_FORWARD only */
+    int64_t limit_bytes;  /* scratch memory that Winograd's way may take; 0: direct always */
     bool library_weights; /* w lies in the library's own form: what a convolution alone takes */
 };
 

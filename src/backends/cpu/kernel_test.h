@@ -17,7 +17,9 @@ struct kt {
     union op_attr attr;
     struct tensor in[KT_OPERANDS], out[KT_OPERANDS];
     int n_in, n_out;
-    int threads; /* 0 = as they are */
+    int threads;                   /* 0 = as they are */
+    int64_t workspace_limit_bytes; /* for kernels that have a faster way with more workspace */
+    int64_t workspace_bytes;       /* what the last run had */
     struct rng rng;
 };
 

@@ -102,7 +102,8 @@ void kt_run(struct kt *k)
         .in = in,
         .out = out,
         .n_in = k->n_in,
-        .n_out = k->n_out};
+        .n_out = k->n_out,
+        .workspace_limit_bytes = k->workspace_limit_bytes};
     for (int i = 0; i < KT_OPERANDS; i++)
         in[i].data = out[i].data = NULL;
     int before = cpu_threads();
@@ -112,6 +113,7 @@ void kt_run(struct kt *k)
         CHECK_OK(kernel->prepare(&a, &a.workspace_bytes, &a.state, &e), &e);
     a.in = k->in;
     a.out = k->out;
+    k->workspace_bytes = a.workspace_bytes;
     a.workspace = guarded((size_t)a.workspace_bytes);
     memset(a.workspace, 0x7f, (size_t)a.workspace_bytes);
     CHECK_OK(kernel->run(&a, &e), &e);
