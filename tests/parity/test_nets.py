@@ -184,6 +184,8 @@ def test_random_networks(c):
                 channels *= 2
             elif kind == "scale":
                 x = b.channel_scale(x, channels)
+        if b.kinds and b.kinds[-1] == "batch_norm":
+            x = b.relu(x)  # the mean of a batch norm's result is a constant: no gradient to compare
         c.check(b.case(b.head(x, channels, 5), "network"), views=0)
 
 

@@ -298,8 +298,9 @@ VEC_FN void apart_row(
     struct window wy = window_of(&p->y, r);
     int64_t top = r ? wy.low : 0, bottom = r + 1 < p->y.out ? wy.low + p->y.stride : p->y.in;
     int64_t from = (image * p->y.in + top) * p->x.in * p->places, bytes = dtype_size(t);
-    if (bottom > top && !(p->y.kernel == p->y.stride && p->x.kernel == p->x.stride &&
-                          wy.last - wy.first == bottom - top && p->x.in == p->x.out * p->x.stride))
+    if (bottom > top &&
+        !(p->y.kernel == p->y.stride && p->x.kernel == p->x.stride &&
+          wy.last - wy.first == bottom - top && p->x.pad == 0 && p->x.in == p->x.out * p->x.stride))
         memset(
             (char *)dx + from * bytes, 0, (size_t)((bottom - top) * p->x.in * p->places * bytes));
     for (int64_t c = 0; c < p->x.out; c++) {
