@@ -20,8 +20,8 @@ struct kernel_args {
     void *workspace;
     int64_t workspace_bytes;
     void *state; /* made by prepare; NULL when it makes none */
-    /* For prepare: workspace that a kernel may take only to be faster. A limit that is set, not asked
-     * of the library; 0: none. */
+    /* For prepare: workspace that a kernel may take only to be faster. A limit that is set, not
+     * asked of the library; 0: none. */
     int64_t workspace_limit_bytes;
 };
 
@@ -44,7 +44,7 @@ const char *isa_name(enum isa i);
 json_t *cpu_libraries_json(void); /* {"onednn": "2.6.3", ...}; a new reference */
 int cpu_threads(void);            /* of the one pool (libgomp) */
 void cpu_threads_set(int n);
-/* Called first in main: starts the program again with threads that sleep while they wait (wait.c). */
+/* Called first in main: starts the program again, its threads asleep while they wait (wait.c). */
 void cpu_wait_asleep(char **argv);
 
 #endif

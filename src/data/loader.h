@@ -33,10 +33,10 @@ struct loader_plan {
     enum data_type type, target;  /* of x (DATA_F32 or DATA_I64) and of y */
     int target_rank;              /* of one target */
     int64_t target_shape[DATA_RANK_MAX];
-    int64_t batches;              /* per epoch; 0 when the data set is empty or all is dropped */
-    int64_t last_count;           /* samples of the last batch */
-    size_t x_bytes, y_bytes;      /* of one sample */
-    int64_t host_bytes;           /* what loader_new allocates */
+    int64_t batches;         /* per epoch; 0 when the data set is empty or all is dropped */
+    int64_t last_count;      /* samples of the last batch */
+    size_t x_bytes, y_bytes; /* of one sample */
+    int64_t host_bytes;      /* what loader_new allocates */
 };
 /* `t` is NULL for data sets of numbers. Touches no data, so `plan` can ask it. Image folders: the
  * decoders' own memory and images larger than the first one are not in host_bytes. */

@@ -326,9 +326,7 @@ TEST(
     }
 }
 
-TEST(
-    outputs_are_logits,
-    "what the model puts out is counted as logits, operators by their layer")
+TEST(outputs_are_logits, "what the model puts out is counted as logits, operators by their layer")
 {
     struct run r;
     start(&r, "Linear", "'in_features':8,'out_features':2", SHAPE(4, 8), true);

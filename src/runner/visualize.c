@@ -373,7 +373,7 @@ static void pixel(
 /* Each number becomes a square of equal pixels, so that small grids can be seen. */
 static enum status write_png(bool heat, const struct numbers *x, const char *path, struct err *e)
 {
-    double nothing = NAN;
+    double nothing = (double)NAN;
     struct numbers blank = {.v = {.data = &nothing, .n = 1}, .rank = 1, .dims = {1}};
     if (x->v.n == 0) /* an empty picture is one grey square */
         x = &blank;

@@ -466,7 +466,8 @@ static int step_copy(struct step *s)
     X(linear)                                                                                      \
     X(matmul)                                                                                      \
     X(gemm)                                                                                        \
-    X(conv) X(conv_transpose) X(max_pool) X(avg_pool) X(adaptive_avg_pool) X(adaptive_max_pool)    \
+    X(conv)                                                                                        \
+    X(conv_transpose) X(max_pool) X(avg_pool) X(adaptive_avg_pool) X(adaptive_max_pool)            \
         X(batch_norm) X(layer_norm) X(group_norm) X(instance_norm) X(unary) X(binary) X(affine)    \
             X(prelu) X(dropout) X(sum) X(mean) X(sum_to) X(argmax) X(count_correct) X(softmax)     \
                 X(log_softmax) X(reshape) X(flatten) X(permute) X(transpose) X(expand) X(slice)    \

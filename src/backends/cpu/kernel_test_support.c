@@ -172,7 +172,7 @@ double kt_error(const struct tensor *got, const double *want)
         n += want[i] * want[i];
     }
     if (!(d > 0))
-        return isnan(d) ? INFINITY : 0;
+        return isnan(d) ? (double)INFINITY : 0;
     return sqrt(d / (n > 0 ? n : 1e-30));
 }
 
