@@ -414,6 +414,9 @@ read_position(struct train *t, struct ptfile *f, const struct pt_value *root, st
     t->last_lr = float_of(count, "last_lr", t->parts.optim->lr);
     t->at.loss_sum = float_of(pt_get(own, "running"), "loss_sum", 0);
     t->at.loss_count = int_of(pt_get(own, "running"), "loss_count", 0);
+    if (t->at.updates < 0 || t->at.batches < 0 || t->at.optimizer_steps < 0 ||
+        t->scaler.skipped < 0 || t->at.loss_count < 0)
+        return err_set(e, ST_CORRUPT, "a counter is negative");
     t->early.has_best = int_of(early, "has_best", 0) != 0 ||
                         (pt_get(early, "has_best") && pt_get(early, "has_best")->kind == PT_BOOL &&
                          pt_get(early, "has_best")->truth);
