@@ -152,12 +152,25 @@ static enum status pass(struct run *r, struct err *e)
     return ST_OK;
 }
 
+/* One line of the bill for memory beside the plan. */
+static void host_row(struct run *r, const char *node, const char *what, int64_t bytes)
+{
+    json_t *row = json_object();
+    json_put_str(row, "node", node);
+    json_put_str(row, "what", what);
+    json_put_i64(row, "bytes", bytes);
+    (void)json_array_append_new(json_object_get(r->plan, "host"), row);
+    r->bill.host_bytes += bytes;
+}
+
 static void count_host(struct run *r)
 {
+    json_put(r->plan, "host", json_array());
     for (size_t i = 0; i < r->datasets.n; i++)
-        r->bill.host_bytes += r->datasets.data[i]->info.host_bytes;
+        host_row(r, r->datasets.data[i]->node_id, "data set", r->datasets.data[i]->info.host_bytes);
     for (size_t i = 0; i < r->loaders.n; i++)
-        r->bill.host_bytes += r->loaders.data[i]->plan.host_bytes;
+        host_row(
+            r, r->loaders.data[i]->node_id, "loader buffers", r->loaders.data[i]->plan.host_bytes);
     for (size_t i = 0; i < r->models.n; i++) {
         r->bill.parameters += model_parameter_count(r->models.data[i]->model);
         r->bill.trainable += model_trainable_count(r->models.data[i]->model);
