@@ -45,6 +45,17 @@ static struct window window_of(const struct axis *a, int64_t o)
     return w;
 }
 
+/* Windows of 2, 2 apart, without padding: the usual halving. As constants they let the compiler
+ * unroll the taps. */
+static bool halves(const struct axis *a)
+{
+    return !a->adaptive && a->kernel == 2 && a->stride == 2 && a->pad == 0 && a->dilation == 1;
+}
+static inline struct window window_two(int64_t o)
+{
+    return (struct window){.low = 2 * o, .step = 1, .last = 2, .width = 2, .padded = 2};
+}
+
 /* Windows first .. last (exclusive) may cover input place i. */
 static void covering(const struct axis *a, int64_t i, int64_t *first, int64_t *last)
 {
@@ -184,12 +195,12 @@ VEC_FN void max_vector(
 
 VEC_FN void max_row(
     const struct pooling *p, const void *x, void *y, void *place, enum dtype t, int64_t image,
-    int64_t row)
+    int64_t row, bool two)
 {
-    struct window wy = window_of(&p->y, row);
+    struct window wy = two ? window_two(row) : window_of(&p->y, row);
     int64_t from = image * p->y.in * p->x.in * p->places;
     for (int64_t col = 0; col < p->x.out; col++) {
-        struct window wx = window_of(&p->x, col);
+        struct window wx = two ? window_two(col) : window_of(&p->x, col);
         int64_t to = ((image * p->y.out + row) * p->x.out + col) * p->places;
         for (int64_t k = 0; k < p->places; k += VL) {
             int n = (int)least(VL, p->places - k);
@@ -207,10 +218,15 @@ static enum status max_run(const struct kernel_args *a, struct err *e)
     const struct tensor *x = &a->in[0], *y = &a->out[0];
     struct pooling p = pooling_of(&a->attr->pool, x, y);
     p.place_type = a->out[1].dtype;
+    bool two = halves(&p.y) && halves(&p.x);
+    void *place = a->out[1].data;
 #pragma omp parallel for collapse(2) schedule(static) if (parallel_worth(&p))
     for (int64_t i = 0; i < p.images; i++)
         for (int64_t r = 0; r < p.y.out; r++)
-            DTYPE_CONST(p.type, T, max_row(&p, x->data, y->data, a->out[1].data, T, i, r));
+            if (two)
+                DTYPE_CONST(p.type, T, max_row(&p, x->data, y->data, place, T, i, r, true));
+            else
+                DTYPE_CONST(p.type, T, max_row(&p, x->data, y->data, place, T, i, r, false));
     return ST_OK;
 }
 
@@ -278,24 +294,31 @@ static bool apart(const struct axis *a)
     return !a->adaptive && a->dilation == 1 && a->kernel <= a->stride;
 }
 
-/* What a window gives its tap (u, v): n lanes of dy at `at`. */
-VEC_FN void tap_write(
-    const struct pooling *p, const void *place, void *dx, enum dtype t, vf dy, int64_t at, int n,
-    int64_t tap, int64_t to)
+/* What one window gives its taps, n lanes of dy at `at`: to all of them, or to the winner. */
+VEC_FN void apart_vector(
+    const struct pooling *p, const struct window *wy, const struct window *wx, const void *dy,
+    const void *place, void *dx, enum dtype t, int64_t at, int64_t to, int n, float by)
 {
-    if (place) {
-        vi hit = (place_load(place, p->place_type, at, n) == (int32_t)tap);
-        dy = (vf)((vi)dy & hit);
-    }
-    store_some(dx, t, to, n, dy);
+    vf g = load_some(dy, t, at, n);
+    vi winner = {0};
+    if (place)
+        winner = place_load(place, p->place_type, at, n);
+    else
+        g = g / by;
+    for (int64_t u = wy->first; u < wy->last; u++)
+        for (int64_t v = wx->first; v < wx->last; v++) {
+            int64_t s = (wy->low + u) * p->x.in + wx->low + v;
+            vf part = place ? (vf)((vi)g & (winner == (int32_t)(u * wx->width + v))) : g;
+            store_some(dx, t, to + s * p->places, n, part);
+        }
 }
 
 /* The windows of output row r: input rows from its own first to the next window's are its. */
 VEC_FN void apart_row(
     const struct pooling *p, const void *dy, const void *place, void *dx, enum dtype t,
-    int64_t image, int64_t r)
+    int64_t image, int64_t r, bool two)
 {
-    struct window wy = window_of(&p->y, r);
+    struct window wy = two ? window_two(r) : window_of(&p->y, r);
     int64_t top = r ? wy.low : 0, bottom = r + 1 < p->y.out ? wy.low + p->y.stride : p->y.in;
     int64_t from = (image * p->y.in + top) * p->x.in * p->places, bytes = dtype_size(t);
     if (bottom > top &&
@@ -304,19 +327,16 @@ VEC_FN void apart_row(
         memset(
             (char *)dx + from * bytes, 0, (size_t)((bottom - top) * p->x.in * p->places * bytes));
     for (int64_t c = 0; c < p->x.out; c++) {
-        struct window wx = window_of(&p->x, c);
+        struct window wx = two ? window_two(c) : window_of(&p->x, c);
         float by = place ? 1 : divisor(p, &wy, &wx);
         int64_t at = ((image * p->y.out + r) * p->x.out + c) * p->places;
+        int64_t to = image * p->y.in * p->x.in * p->places;
         for (int64_t k = 0; k < p->places; k += VL) {
             int n = (int)least(VL, p->places - k);
-            vf g = load_some(dy, t, at + k, n);
-            if (!place)
-                g = g / by;
-            for (int64_t u = wy.first; u < wy.last; u++)
-                for (int64_t v = wx.first; v < wx.last; v++) {
-                    int64_t s = (image * p->y.in + wy.low + u) * p->x.in + wx.low + v;
-                    tap_write(p, place, dx, t, g, at + k, n, u * wx.width + v, s * p->places + k);
-                }
+            if (n == VL)
+                apart_vector(p, &wy, &wx, dy, place, dx, t, at + k, to + k, VL, by);
+            else
+                apart_vector(p, &wy, &wx, dy, place, dx, t, at + k, to + k, n, by);
         }
     }
 }
@@ -331,11 +351,16 @@ static enum status grad_run(const struct kernel_args *a, struct err *e)
         place = a->in[1].data;
         p.place_type = a->in[1].dtype;
     }
+    bool two = halves(&p.y) && halves(&p.x);
     if (apart(&p.y) && apart(&p.x)) {
 #pragma omp parallel for collapse(2) schedule(static) if (parallel_worth(&p))
         for (int64_t i = 0; i < p.images; i++)
             for (int64_t r = 0; r < p.y.out; r++)
-                DTYPE_CONST(p.type, T, apart_row(&p, dy->data, place, dx->data, T, i, r));
+                if (two)
+                    DTYPE_CONST(p.type, T, apart_row(&p, dy->data, place, dx->data, T, i, r, true));
+                else
+                    DTYPE_CONST(
+                        p.type, T, apart_row(&p, dy->data, place, dx->data, T, i, r, false));
         return ST_OK;
     }
 #pragma omp parallel for collapse(2) schedule(static) if (parallel_worth(&p))
