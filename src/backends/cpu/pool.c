@@ -45,11 +45,12 @@ static struct window window_of(const struct axis *a, int64_t o)
     return w;
 }
 
-/* Windows of 2, 2 apart, without padding: the usual halving. As constants they let the compiler
- * unroll the taps. */
+/* Windows of 2, 2 apart, all inside (ceil mode may pass the edge): the usual halving. As constants
+ * they let the compiler unroll the taps. */
 static bool halves(const struct axis *a)
 {
-    return !a->adaptive && a->kernel == 2 && a->stride == 2 && a->pad == 0 && a->dilation == 1;
+    return !a->adaptive && a->kernel == 2 && a->stride == 2 && a->pad == 0 && a->dilation == 1 &&
+           2 * a->out <= a->in;
 }
 static inline struct window window_two(int64_t o)
 {
