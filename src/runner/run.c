@@ -192,11 +192,30 @@ enum status run_plan_once(struct run *r, struct err *e)
     return st;
 }
 
+static bool fits(const struct run *r)
+{
+    int64_t peak = r->bill.peak_bytes, capacity = host_capacity_bytes();
+    return (r->o.budget_bytes <= 0 || peak <= r->o.budget_bytes) &&
+           (capacity <= 0 || peak + r->bill.host_bytes <= capacity);
+}
+
+/* Workspace that only buys speed is the first thing to go where memory is short. */
+static enum status plan_frugally(struct run *r, struct err *e)
+{
+    r->frugal = true;
+    r->bill = (struct run_bill){0};
+    json_decref(r->plan);
+    r->plan = json_object();
+    return run_plan_once(r, e);
+}
+
 enum status run_plan(struct run *r, struct err *e)
 {
     if (r->planned)
         return ST_OK;
     TRY(run_plan_once(r, e));
+    if (!fits(r))
+        TRY(plan_frugally(r, e));
     r->planned = true;
     what_if_savings(r);
     return ST_OK;
@@ -208,6 +227,11 @@ enum status run_execute(struct run *r, struct err *e)
     TRY(run_plan(r, e));
     TRY(run_check_budget(r, r->o.budget_bytes, e));
     TRY(run_check_budget(r, -1, e));
+    if (r->frugal)
+        run_warn(
+            r, NULL, "workspace",
+            "the faster convolutions need more workspace than there is room for: the slower ones "
+            "run, and results differ by rounding");
     r->rss_baseline_bytes = process_rss_bytes();
     process_rss_peak_reset();
     return pass(r, e);

@@ -100,6 +100,7 @@ struct run {
     struct run_options o;
     struct run_sink sink;
     struct arena memory;
+    bool frugal; /* the least workspace: kernels' faster ways would not fit */
     bool planning,
         planned; /* planning: nodes build and plan, but touch no data; then all is reset */
     int64_t seed;

@@ -158,6 +158,7 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .seed = (uint64_t)r->seed,
         .budget_bytes = 0,
         .storage = r->o.storage,
+        .workspace_limit_bytes = r->frugal ? -1 : 0,
         .device = "cpu",
         .graph_key = key_of(r),
         .checkpoint_dir = checkpoint_dir(r),
@@ -374,7 +375,8 @@ enum status flow_model_exec(
     int n_programs, struct exec **out, struct err *e)
 {
     struct exec *lender = m->home;
-    struct exec_options o = {.storage = r->o.storage, .lender = lender};
+    struct exec_options o = {
+        .storage = r->o.storage, .lender = lender, .workspace_limit_bytes = r->frugal ? -1 : 0};
     TRY(exec_new(&m->vars, programs, n_programs, &o, out, e));
     if (r->planning) {
         run_account(r, n, *out, &m->vars, programs);
