@@ -110,9 +110,11 @@ def test_binary(c):
             if name == "equal":
                 x, y = x.round(), y.round()
             params = [] if name in ("greater", "equal") else ["a", "b"]
+            # The gradient of one number is a sum of rounded terms, which may cancel.
+            modes = ("f32",) if () in (a, b) else ("f32", "bf16", "f16")
             c.check(Case(
                 name, {"a": x, "b": y}, [{"fn": "binary", "op": name, "in": ["a", "b"], "out": "y"}],
-                lambda v: function(v["a"], v["b"]), params, label="%s %s" % (a, b)), views=0.3)
+                lambda v: function(v["a"], v["b"]), params, modes=modes, label="%s %s" % (a, b)), views=0.3)
 
 
 def test_same_operand_twice(c):

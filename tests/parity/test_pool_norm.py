@@ -153,7 +153,7 @@ def test_batch_norm(c):
     c.check(batch_norm_case(c, shapes[1], False, False, True, 0.1))
     c.check(batch_norm_case(c, shapes[1], True, True, True, 0.0, cumulative=True))
     for _ in range(c.rounds):
-        shape = (int(c.rng.randint(2, 6)), c.pick(1, 3, 16, 17), *[int(n) for n in c.rng.randint(1, 8, 2)])
+        shape = (int(c.rng.randint(2, 6)), c.pick(1, 3, 16, 17), *[int(n) for n in c.rng.randint(2, 8, 2)])
         c.check(batch_norm_case(c, shape, c.pick(True, False), c.pick(True, False), True, 0.1))
 
 
