@@ -153,13 +153,13 @@ static const struct problem problems[] = {
     {2, 10, 20, 1, {8, 8}, {5, 5}, {1, 1}, {0, 0}, {0, 0}, {1, 1}}};
 enum { PROBLEMS = sizeof problems / sizeof *problems };
 
-TEST(conv_f32, "P7: convolutions and gradients, all layouts: strides, paddings, dilation, groups")
+TEST(conv_f32, "convolutions and gradients, all layouts: strides, paddings, dilation, groups")
 {
     for (int i = 0; i < PROBLEMS; i++)
         check_all(&problems[i], DT_F32, DT_F32);
 }
 
-TEST(conv_halves, "P1 P2: bf16 and f16 convolutions accumulate in float32, also into float32")
+TEST(conv_halves, "bf16 and f16 convolutions accumulate in float32, also into float32")
 {
     for (int i = 0; i < PROBLEMS; i++) {
         check_all(&problems[i], DT_BF16, DT_BF16);
@@ -169,7 +169,7 @@ TEST(conv_halves, "P1 P2: bf16 and f16 convolutions accumulate in float32, also 
     }
 }
 
-TEST(conv_lines, "P7: one-dimensional convolutions")
+TEST(conv_lines, "one-dimensional convolutions")
 {
     struct problem p = {3, 16, 32, 1, {1, 23}, {1, 4}, {1, 2}, {0, 1}, {0, 2}, {1, 2}};
     for (int c = 0; c < 3; c++)
@@ -179,7 +179,7 @@ TEST(conv_lines, "P7: one-dimensional convolutions")
         }
 }
 
-TEST(conv_empty, "P7: a batch of no images gives no output and a weight gradient of zeros")
+TEST(conv_empty, "a batch of no images gives no output and a weight gradient of zeros")
 {
     struct problem p = problems[1];
     p.n = 0;
@@ -187,7 +187,7 @@ TEST(conv_empty, "P7: a batch of no images gives no output and a weight gradient
     check_all(&p, DT_F16, DT_F16);
 }
 
-TEST(conv_chunks, "P2: f16 activations are converted some images at a time")
+TEST(conv_chunks, "f16 activations are converted some images at a time")
 {
     struct problem p = {4, 2, 2, 1, {480, 480}, {1, 3}, {1, 1}, {0, 1}, {0, 1}, {1, 1}};
     for (int c = 0; c < 3; c++) {
@@ -230,7 +230,7 @@ static void threads_check(enum opcode code, enum dtype t, int64_t limit_bytes)
     kt_free(&k);
 }
 
-TEST(conv_threads, "P7: results of convolutions do not depend on the number of threads")
+TEST(conv_threads, "results of convolutions do not depend on the number of threads")
 {
     threads_check(OP_CONV, DT_F32, 0);
     threads_check(OP_CONV_DGRAD, DT_F32, 0);
@@ -249,7 +249,7 @@ static const struct problem tiled[] = {
     {12, 48, 32, 1, {9, 10}, {3, 3}, {1, 1}, {0, 0}, {0, 0}, {1, 1}},
     {48, 32, 32, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}};
 
-TEST(conv_winograd, "P7: convolutions by fewer products differ by rounding only")
+TEST(conv_winograd, "convolutions by fewer products differ by rounding only")
 {
     for (int i = 0; i < 3; i++)
         for (int c = 0; c < 3; c++) {

@@ -75,7 +75,7 @@ static void unary_case(enum opcode c, enum dtype t, enum layout l, struct shape 
     kt_free(&k);
 }
 
-TEST(k_unary_values, "P1 P2 P7: activations in every type and layout, tails included")
+TEST(k_unary_values, "activations in every type and layout, tails included")
 {
     for (size_t i = 0; i < sizeof unary / sizeof *unary; i++) {
         for (int t = 0; t < 3; t++) {
@@ -100,7 +100,7 @@ static const struct {
     {OP_CLAMP_GRAD, OP_CLAMP, false},
 };
 
-TEST(k_unary_gradients, "P1: activation gradients are dy times the finite difference")
+TEST(k_unary_gradients, "activation gradients are dy times the finite difference")
 {
     for (size_t g = 0; g < sizeof grads / sizeof *grads; g++) {
         struct kt k;
@@ -128,7 +128,7 @@ TEST(k_unary_gradients, "P1: activation gradients are dy times the finite differ
     }
 }
 
-TEST(k_gelu_tanh, "P1: the tanh form of GELU and its gradient (PyTorch's values)")
+TEST(k_gelu_tanh, "the tanh form of GELU and its gradient (PyTorch's values)")
 {
     struct kt k;
     kt_init(&k, OP_GELU, 1);
@@ -142,7 +142,7 @@ TEST(k_gelu_tanh, "P1: the tanh form of GELU and its gradient (PyTorch's values)
     kt_free(&k);
 }
 
-TEST(k_special_values, "P10: NaN and infinities pass as PyTorch lets them")
+TEST(k_special_values, "NaN and infinities pass as PyTorch lets them")
 {
     static const enum opcode codes[] = {OP_RELU, OP_GELU, OP_SIGMOID, OP_TANH, OP_CLAMP, OP_EXP};
     for (int c = 0; c < 6; c++) {
@@ -183,7 +183,7 @@ static double arithmetic(enum opcode c, double a, double b)
     }
 }
 
-TEST(k_binary_broadcast, "P1 P2: arithmetic with broadcasting over mixed layouts")
+TEST(k_binary_broadcast, "arithmetic with broadcasting over mixed layouts")
 {
     for (int c = OP_ADD; c <= OP_EQUAL; c++) {
         for (int t = 0; t < 3; t++) {
@@ -206,7 +206,7 @@ TEST(k_binary_broadcast, "P1 P2: arithmetic with broadcasting over mixed layouts
     }
 }
 
-TEST(k_binary_views, "P1: arithmetic on transposed operands, in place, and on integers")
+TEST(k_binary_views, "arithmetic on transposed operands, in place, and on integers")
 {
     struct kt k;
     kt_init(&k, OP_SUB, 1);
@@ -239,7 +239,7 @@ TEST(k_binary_views, "P1: arithmetic on transposed operands, in place, and on in
     kt_free(&k);
 }
 
-TEST(k_casts, "P1 P3: casts between all types round once")
+TEST(k_casts, "casts between all types round once")
 {
     for (int from = 0; from < DT_COUNT; from++) {
         for (int to = 0; to < DT_COUNT; to++) {
@@ -280,7 +280,7 @@ static void dropout_run(struct kt *k, enum layout l, double p, bool mask)
     kt_run(k);
 }
 
-TEST(k_dropout, "P8: one mask in every layout, the numbers of rng_block, scaled by 1 / (1 - p)")
+TEST(k_dropout, "one mask in every layout, the numbers of rng_block, scaled by 1 / (1 - p)")
 {
     for (int l = 0; l < 3; l++) {
         struct kt k;
@@ -299,7 +299,7 @@ TEST(k_dropout, "P8: one mask in every layout, the numbers of rng_block, scaled 
     }
 }
 
-TEST(k_dropout_ends, "P8: p = 0 copies, p = 1 gives zeros")
+TEST(k_dropout_ends, "p = 0 copies, p = 1 gives zeros")
 {
     struct kt k;
     dropout_run(&k, LAYOUT_ROW, 0, false);
@@ -312,7 +312,7 @@ TEST(k_dropout_ends, "P8: p = 0 copies, p = 1 gives zeros")
 }
 
 /* Runs the tests of these kernels again in a process of each narrower instruction set. */
-TEST_WITHIN(isa_sets, 300, "P7: the same tests pass with SNUG_ISA=portable, avx2 and avx512")
+TEST_WITHIN(isa_sets, 300, "the same tests pass with SNUG_ISA=portable, avx2 and avx512")
 {
     static const char *const sets[] = {"portable", "avx2", "avx512"};
     for (int i = 0; i < 3; i++) {

@@ -86,7 +86,7 @@ static void check(const struct problem *p, enum dtype ta, enum dtype tb, enum dt
     kt_free(&k);
 }
 
-TEST(gemm_shapes, "P7 A1: products of odd sizes, transposed, batched, with bias and relu")
+TEST(gemm_shapes, "products of odd sizes, transposed, batched, with bias and relu")
 {
     static const struct problem problems[] = {{0, 1, 1, 1},      {0, 7, 5, 3},     {0, 32, 10, 84},
                                               {0, 17, 49, 33},   {0, 8, 48, 16},   {0, 130, 97, 41},
@@ -98,7 +98,7 @@ TEST(gemm_shapes, "P7 A1: products of odd sizes, transposed, batched, with bias 
                 check(&problems[i], DT_F32, DT_F32, DT_F32, bits);
 }
 
-TEST(gemm_types, "P1 P2 P7: products of every mix of storage types")
+TEST(gemm_types, "products of every mix of storage types")
 {
     static const struct problem problems[] = {{0, 19, 51, 37}, {0, 40, 70, 801}, {2, 65, 30, 129}};
     for (int a = 0; a < 3; a++)
@@ -109,7 +109,7 @@ TEST(gemm_types, "P1 P2 P7: products of every mix of storage types")
                         check(&problems[i], types[a], types[b], types[c], bits + (i & 1));
 }
 
-TEST(gemm_long_sums, "P1 P2: a 16-bit result of a long sum is rounded once")
+TEST(gemm_long_sums, "a 16-bit result of a long sum is rounded once")
 {
     struct problem p = {0, 3, 5, 5000};
     for (int c = 1; c < 3; c++) {
@@ -118,7 +118,7 @@ TEST(gemm_long_sums, "P1 P2: a 16-bit result of a long sum is rounded once")
     }
 }
 
-TEST(gemm_strided, "P7: operands that are views keep their strides")
+TEST(gemm_strided, "operands that are views keep their strides")
 {
     struct kt k;
     kt_init(&k, OP_GEMM, 1);
@@ -142,7 +142,7 @@ TEST(gemm_strided, "P7: operands that are views keep their strides")
     kt_free(&k);
 }
 
-TEST(gemm_empty, "P7: no rows, no columns, or nothing to sum")
+TEST(gemm_empty, "no rows, no columns, or nothing to sum")
 {
     static const struct problem problems[] = {
         {0, 0, 5, 4}, {0, 5, 0, 4}, {0, 4, 6, 0}, {0, 4, 6, 0}};

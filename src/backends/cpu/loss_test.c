@@ -98,7 +98,7 @@ static void ce_case(struct ce c, enum layout l)
     kt_free(&k);
 }
 
-TEST(k_cross_entropy, "A8 P1: weights, ignored positions, smoothing, reductions, any d; in place")
+TEST(k_cross_entropy, "weights, ignored positions, smoothing, reductions, any d; in place")
 {
     static const enum reduction reductions[] = {REDUCE_MEAN, REDUCE_SUM, REDUCE_NONE};
     for (int r = 0; r < 3; r++) {
@@ -152,7 +152,7 @@ static double ce_of(
     return (double)loss;
 }
 
-TEST(k_ce_cases, "A8 case-T101 case-T26 case-T102: smoothing skips ignored positions; small losses")
+TEST(k_ce_cases, "case-T101 case-T26 case-T102: smoothing skips ignored positions; small losses")
 {
     struct err e = {0};
     double g[6];
@@ -170,7 +170,7 @@ TEST(k_ce_cases, "A8 case-T101 case-T26 case-T102: smoothing skips ignored posit
     CHECK(isnan(loss));
 }
 
-TEST(k_ce_bad_target, "P1: a target outside the classes is an error that names it")
+TEST(k_ce_bad_target, "a target outside the classes is an error that names it")
 {
     struct err e = {0};
     double x[10] = {0};
@@ -181,7 +181,7 @@ TEST(k_ce_bad_target, "P1: a target outside the classes is an error that names i
     CHECK(ce_of(x, 1, 10, (double[]){-1}, a, NULL, &e) == -1);
 }
 
-TEST(k_count_correct, "P1: correct and counted, without ignored and negative targets")
+TEST(k_count_correct, "correct and counted, without ignored and negative targets")
 {
     struct kt k;
     kt_init(&k, OP_COUNT_CORRECT, 1);
@@ -273,7 +273,7 @@ static void ew_case(struct loss_attr a, bool weighted)
     kt_free(&k);
 }
 
-TEST(k_elementwise_losses, "P1: every loss with every reduction, weights, and its gradient")
+TEST(k_elementwise_losses, "every loss with every reduction, weights, and its gradient")
 {
     for (int kind = LOSS_MSE; kind <= LOSS_KLDIV; kind++) {
         for (int r = REDUCE_MEAN; r <= REDUCE_BATCHMEAN; r++) {
@@ -288,7 +288,7 @@ TEST(k_elementwise_losses, "P1: every loss with every reduction, weights, and it
     }
 }
 
-TEST(k_bce_ends, "P1: BCE's logarithms stop at -100, and inputs outside 0..1 are errors")
+TEST(k_bce_ends, "BCE's logarithms stop at -100, and inputs outside 0..1 are errors")
 {
     float x[2] = {0, 1}, t[2] = {1, 0}, loss = 7;
     double part[1];

@@ -117,7 +117,7 @@ static void check_stats(const struct form *f, enum dtype t, double shift)
     kt_free(&k);
 }
 
-TEST(norm_stats, "P7: statistics of all kinds and layouts, also with a mean of 1000")
+TEST(norm_stats, "statistics of all kinds and layouts, also with a mean of 1000")
 {
     for (int i = 0; i < FORMS; i++) {
         check_stats(&forms[i], DT_F32, 0);
@@ -163,7 +163,7 @@ static void batch_once(const struct form *f, double momentum, int64_t tracked)
     kt_free(&k);
 }
 
-TEST(norm_running, "P7 A4: running statistics: momentum, cumulative mean, unbiased variance")
+TEST(norm_running, "running statistics: momentum, cumulative mean, unbiased variance")
 {
     for (int i = 0; i < FORMS; i++)
         if (forms[i].kind == NORM_BATCH) {
@@ -230,7 +230,7 @@ static void check_apply(const struct form *f, enum dtype t, bool affine)
 
 static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
 
-TEST(norm_apply, "P7: normalised values of all kinds, layouts and types, training and evaluation")
+TEST(norm_apply, "normalised values of all kinds, layouts and types, training and evaluation")
 {
     for (int i = 0; i < FORMS; i++)
         for (int t = 0; t < 3; t++) {
@@ -252,7 +252,7 @@ static void unfused(struct tensor *y, const struct tensor *residual)
     }
 }
 
-TEST(norm_fused, "P7: norm, addition and relu in one have the bits of the three")
+TEST(norm_fused, "norm, addition and relu in one have the bits of the three")
 {
     for (int i = 0; i < FORMS; i++)
         for (int t = 0; t < 3; t++)
@@ -337,7 +337,7 @@ static void check_grad(const struct form *f, enum dtype t, bool affine, bool rel
     kt_free(&k);
 }
 
-TEST(norm_grad, "P7: gradients of normalisation, with the mask of a fused relu, on 1 and 2 threads")
+TEST(norm_grad, "gradients of normalisation, with the mask of a fused relu, on 1 and 2 threads")
 {
     for (int i = 0; i < FORMS; i++)
         for (int t = 0; t < 3; t++)
@@ -347,7 +347,7 @@ TEST(norm_grad, "P7: gradients of normalisation, with the mask of a fused relu, 
             }
 }
 
-TEST(norm_threads, "P7: statistics have the same bits on 1 and 2 threads")
+TEST(norm_threads, "statistics have the same bits on 1 and 2 threads")
 {
     for (int i = 0; i < FORMS; i++) {
         struct kt k;

@@ -164,26 +164,26 @@ static void check_layouts(const struct problem *p, bool max, bool ties)
                 check(p, max, types[t], (enum layout)l, ties);
 }
 
-TEST(pool_average, "P7: averages: padding counted or not, ceil mode, divisor, adaptive windows")
+TEST(pool_average, "averages: padding counted or not, ceil mode, divisor, adaptive windows")
 {
     for (int i = 0; i < PROBLEMS; i++)
         check_layouts(&problems[i], false, false);
 }
 
-TEST(pool_max, "P7: maxima and their gradient, dilation, windows over 255 places, adaptive windows")
+TEST(pool_max, "maxima and their gradient, dilation, windows over 255 places, adaptive windows")
 {
     for (int i = 0; i < PROBLEMS; i++)
         check_layouts(&problems[i], true, false);
     check_layouts(&dilated, true, false);
 }
 
-TEST(pool_ties, "P7: the first of equal values wins, NaN wins over all, -inf is a value")
+TEST(pool_ties, "the first of equal values wins, NaN wins over all, -inf is a value")
 {
     for (int i = 0; i < PROBLEMS; i++)
         check_layouts(&problems[i], true, true);
 }
 
-TEST(pool_lines, "P7: one-dimensional pooling, and a batch of nothing")
+TEST(pool_lines, "one-dimensional pooling, and a batch of nothing")
 {
     struct kt k;
     kt_init(&k, OP_MAX_POOL, 5);

@@ -38,7 +38,7 @@ static void check(struct shape s, enum layout l, enum dtype t, int64_t weights)
     kt_free(&k);
 }
 
-TEST(prelu, "P7: prelu and its gradients, one weight or one per channel, all layouts and types")
+TEST(prelu, "prelu and its gradients, one weight or one per channel, all layouts and types")
 {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
     for (int t = 0; t < 3; t++)

@@ -30,7 +30,7 @@ static struct shape kept(const struct shape *s, uint32_t dims)
     return r;
 }
 
-TEST(k_sums, "P1 P2: sums and means over every set of dimensions, in every layout and type")
+TEST(k_sums, "sums and means over every set of dimensions, in every layout and type")
 {
     for (uint32_t dims = 0; dims < 16; dims++) {
         for (int l = 0; l < 3; l++) {
@@ -75,7 +75,7 @@ static void threads_case(enum opcode c, struct shape s, uint32_t dims)
     kt_free(&k);
 }
 
-TEST(k_sum_threads, "P7: sums have the same bits on 1 to 5 threads")
+TEST(k_sum_threads, "sums have the same bits on 1 to 5 threads")
 {
     threads_case(OP_SUM, SHAPE(300001), 1);
     threads_case(OP_SUM, SHAPE(4099, 33), 1);
@@ -83,7 +83,7 @@ TEST(k_sum_threads, "P7: sums have the same bits on 1 to 5 threads")
     threads_case(OP_MEAN, SHAPE(17, 3, 4000), 5);
 }
 
-TEST(k_sum_accuracy, "P3 case-T26: 8192 losses of ln 50257 have their mean")
+TEST(k_sum_accuracy, "case-T26: 8192 losses of ln 50257 have their mean")
 {
     struct kt k;
     kt_init(&k, OP_MEAN, 1);
@@ -167,7 +167,7 @@ static void softmax_case(enum layout l, struct shape s, int dim, bool logarithm)
     kt_free(&g);
 }
 
-TEST(k_softmax, "P1: softmax and log-softmax along any dimension, with their gradients")
+TEST(k_softmax, "softmax and log-softmax along any dimension, with their gradients")
 {
     for (int form = 0; form < 2; form++) {
         softmax_case(LAYOUT_ROW, SHAPE(5, 10), 1, form);
@@ -179,7 +179,7 @@ TEST(k_softmax, "P1: softmax and log-softmax along any dimension, with their gra
     }
 }
 
-TEST(k_softmax_large, "P3: softmax of large scores neither overflows nor loses the sum 1")
+TEST(k_softmax_large, "softmax of large scores neither overflows nor loses the sum 1")
 {
     struct kt k;
     kt_init(&k, OP_SOFTMAX, 1);
@@ -192,7 +192,7 @@ TEST(k_softmax_large, "P3: softmax of large scores neither overflows nor loses t
     kt_free(&k);
 }
 
-TEST(k_argmax, "P1: argmax takes the first largest, and NaN as the largest")
+TEST(k_argmax, "argmax takes the first largest, and NaN as the largest")
 {
     struct kt k;
     kt_init(&k, OP_ARGMAX, 1);

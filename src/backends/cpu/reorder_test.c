@@ -16,7 +16,7 @@ static void check(enum layout from, enum layout to, enum dtype t, struct shape s
     kt_free(&k);
 }
 
-TEST(reorder_layouts, "P7: reordering keeps every element, between all layouts, 3 and 4 dimensions")
+TEST(reorder_layouts, "reordering keeps every element, between all layouts, 3 and 4 dimensions")
 {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
     static const int64_t channels[] = {1, 3, 16, 32, 37, 80};

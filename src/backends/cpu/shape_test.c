@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-TEST(k_contiguous, "P1: a permuted view becomes dense, whatever the element's size")
+TEST(k_contiguous, "a permuted view becomes dense, whatever the element's size")
 {
     for (int t = 0; t < DT_COUNT; t++) {
         struct kt k;
@@ -21,7 +21,7 @@ TEST(k_contiguous, "P1: a permuted view becomes dense, whatever the element's si
     }
 }
 
-TEST(k_concat, "P1: concatenation along a middle dimension, an empty operand among them")
+TEST(k_concat, "concatenation along a middle dimension, an empty operand among them")
 {
     struct kt k;
     kt_init(&k, OP_CONCAT, 1);
@@ -40,7 +40,7 @@ TEST(k_concat, "P1: concatenation along a middle dimension, an empty operand amo
     kt_free(&k);
 }
 
-TEST(k_slice_grad, "P1: the gradient of a slice is zero outside of it")
+TEST(k_slice_grad, "the gradient of a slice is zero outside of it")
 {
     struct kt k;
     kt_init(&k, OP_SLICE_GRAD, 1);
@@ -57,7 +57,7 @@ TEST(k_slice_grad, "P1: the gradient of a slice is zero outside of it")
     kt_free(&k);
 }
 
-TEST(k_embedding, "P1: rows by index; the gradient adds repeats in order and skips the padding row")
+TEST(k_embedding, "rows by index; the gradient adds repeats in order and skips the padding row")
 {
     struct kt k, g;
     kt_init(&k, OP_EMBEDDING, 1);
@@ -95,7 +95,7 @@ TEST(k_embedding, "P1: rows by index; the gradient adds repeats in order and ski
     kt_free(&k);
 }
 
-TEST(k_embedding_range, "P1: an index outside the table is an error that names it")
+TEST(k_embedding_range, "an index outside the table is an error that names it")
 {
     int64_t index[2] = {1, 10};
     float table[20] = {0}, out[4];

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-TEST(k_accumulate, "P2 P9 case-T13: low-precision gradients add up in float32")
+TEST(k_accumulate, "case-T13: low-precision gradients add up in float32")
 {
     struct kt k;
     kt_init(&k, OP_ACCUMULATE, 1);
@@ -56,7 +56,7 @@ TEST(k_grad_check, "A3 P7 case-T20: the norm does not overflow, and what is not 
     CHECK(ctl[0] == 1.0 / 1024 && ctl[1] == 1 && ctl[3] == 2);
 }
 
-TEST(k_update_ratio, "P7: norm of rate times gradient over norm of the parameters")
+TEST(k_update_ratio, "norm of rate times gradient over norm of the parameters")
 {
     struct kt k;
     kt_init(&k, OP_UPDATE_RATIO, 1);
@@ -130,7 +130,7 @@ static const struct optim_attr plain = {
     .lambd = 1e-4,
     .t0 = 1e6};
 
-TEST(k_adamw_decay, "L4 case-T28: AdamW shrinks the old weight, then steps")
+TEST(k_adamw_decay, "case-T28: AdamW shrinks the old weight, then steps")
 {
     struct opt o;
     struct optim_attr a = plain;
@@ -142,7 +142,7 @@ TEST(k_adamw_decay, "L4 case-T28: AdamW shrinks the old weight, then steps")
     kt_free(&o.k);
 }
 
-TEST(k_adam_moments, "A9 case-T41: Adam and SGD with momentum over several steps")
+TEST(k_adam_moments, "case-T41: Adam and SGD with momentum over several steps")
 {
     struct opt o;
     struct optim_attr a = plain;
@@ -171,7 +171,7 @@ static const struct {
 #include "backends/cpu/optim_known.def"
 };
 
-TEST(k_optimizers, "P7: three steps of each optimizer end on PyTorch's bits")
+TEST(k_optimizers, "three steps of each optimizer end on PyTorch's bits")
 {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         struct opt o;

@@ -47,7 +47,7 @@ static vf erf_of(vf x)
     return verf(x);
 }
 
-TEST(vec_functions, "P7: exp, log, tanh and erf are within 2 units in the last place")
+TEST(vec_functions, "exp, log, tanh and erf are within 2 units in the last place")
 {
     uint32_t step = 1999;
     CHECK(worst(exp_of, exp, step) <= 2);
@@ -56,7 +56,7 @@ TEST(vec_functions, "P7: exp, log, tanh and erf are within 2 units in the last p
     CHECK(worst(erf_of, erf, step) <= 2);
 }
 
-TEST(vec_halves, "P1 P2: vectors convert bf16 and f16 as single elements are converted")
+TEST(vec_halves, "vectors convert bf16 and f16 as single elements are converted")
 {
     for (uint32_t h = 0; h < 65536; h++) {
         uint16_t in[VL], out[VL];
@@ -83,7 +83,7 @@ TEST(vec_halves, "P1 P2: vectors convert bf16 and f16 as single elements are con
     }
 }
 
-TEST(vec_tails, "P7: tails load zeros past their end and store nothing there")
+TEST(vec_tails, "tails load zeros past their end and store nothing there")
 {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
     for (int k = 0; k < 3; k++) {
