@@ -2,6 +2,7 @@
 #include "cli/args.h"
 
 #include "cli/commands.h"
+#include "passes/passes.h"
 
 #include <math.h>
 #include <string.h>
@@ -317,6 +318,11 @@ void args_command_help(const struct command *c, struct str *out)
             left, sizeof left, "--%s%s%s", options[i].name, options[i].value ? " " : "",
             options[i].value ? options[i].value : "");
         str_printf(out, "  %-22s %s\n", left, options[i].about);
+    }
+    if (takes(c, OPTION_DUMP_AFTER)) {
+        str_add(out, "\nPasses, in the order they run:\n");
+        for (int i = 0; i < PASS_COUNT; i++)
+            str_printf(out, "  %-22s %s\n", pass_name((enum pass)i), pass_about((enum pass)i));
     }
     if (examples)
         str_printf(out, "\n%s", examples);

@@ -116,6 +116,8 @@ TEST(args_help_complete, "the help of each command shows all its options and an 
         struct str s;
         str_init(&s);
         args_command_help(command_at(i), &s);
+        if (strcmp(command_at(i)->name, "plan") == 0)
+            CHECK(strstr(s.data, "--dump-after") && strstr(s.data, "\n  recompute "));
         CHECK(strstr(s.data, "--json") && strstr(s.data, "--help") && strstr(s.data, "Example"));
         CHECK(strstr(s.data, command_at(i)->about) != NULL);
         str_release(&s);

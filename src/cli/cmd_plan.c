@@ -4,8 +4,10 @@
 #include "cli/commands.h"
 
 #include "base/env.h"
+#include "passes/passes.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { NODE_ROWS = 12 };
 
@@ -17,9 +19,26 @@ struct planning {
     int64_t process_bytes;
 };
 
+static enum status check_pass(const char *name, struct err *e)
+{
+    enum pass found;
+    if (strcmp(name, "all") == 0 || pass_find(name, &found))
+        return ST_OK;
+    struct str list;
+    str_init(&list);
+    for (int i = 0; i < PASS_COUNT; i++)
+        str_printf(&list, "%s, ", pass_name((enum pass)i));
+    (void)err_set(e, ST_USAGE, "--dump-after is one of %sall, not \"%s\"", list.data, name);
+    err_hint(e, "`snug plan --help` says what each pass does");
+    str_release(&list);
+    return ST_USAGE;
+}
+
 static enum status make_plan(const struct args *a, struct planning *p, struct err *e)
 {
     struct run_options o = run_options_of(a);
+    if (o.dump_after)
+        TRY(check_pass(o.dump_after, e));
     TRY(graph_of(a, &p->graph, e));
     if (o.dump_after) {
         o.dump_out = open_memstream(&p->dump, &p->dump_bytes);
@@ -33,7 +52,7 @@ static enum status make_plan(const struct args *a, struct planning *p, struct er
     if (o.dump_out)
         (void)fclose(o.dump_out);
     if (st == ST_OK && o.dump_after && p->dump_bytes == 0) {
-        st = err_set(e, ST_USAGE, "there is no pass \"%s\" here", o.dump_after);
+        st = err_set(e, ST_USAGE, "no program goes through \"%s\" here", o.dump_after);
         err_hint(e, "--dump-after all prints the programs after every pass, with its name");
     }
     return st;

@@ -8,6 +8,17 @@
 
 #include "ir/program.h"
 
+/* After which step a program can be looked at: --dump-after. */
+enum pass {
+#define PASS(id, name, about) PASS_##id,
+#include "passes/passes.def"
+#undef PASS
+    PASS_COUNT
+};
+const char *pass_name(enum pass pass);
+const char *pass_about(enum pass pass);
+bool pass_find(const char *name, enum pass *out);
+
 /* P3: forward and loss under autocast to `low` (DT_BF16, DT_F16): operators of class LOW get their
  * floating inputs cast down (a parameter once per program), FULL ones up to float32. */
 enum status pass_autocast(struct ir_program *p, enum dtype low, struct err *e) NODISCARD;

@@ -37,10 +37,10 @@ static enum window window_of(enum step_program k)
     }
 }
 
-static void dump(const struct step_dump *d, const struct ir_program *p, const char *pass)
+static void dump(const struct step_dump *d, const struct ir_program *p, enum pass pass)
 {
     if (d && d->after)
-        d->after(p, pass, d->ctx);
+        d->after(p, pass_name(pass), d->ctx);
 }
 
 static struct shape with_batch(const struct shape *sample, int64_t batch)
@@ -91,7 +91,6 @@ static int loss_value(
     return ir_loss_ew(p, out[0], target, weight, pos, &loss->attr);
 }
 
-/* Forward and loss, up to and including autocast. */
 static enum status forward(
     struct ir_program *p, const struct step_config *c, const struct step_set *set, int64_t batch,
     bool training, int *loss, struct err *e)
@@ -139,9 +138,18 @@ static enum status forward(
     } else {
         ir_output(p, outputs[0], "output");
     }
-    TRY(ir_status(p, e));
-    if (c->precision != PRECISION_FP32)
-        TRY(pass_autocast(p, c->precision == PRECISION_BF16 ? DT_BF16 : DT_F16, e));
+    return ir_status(p, e);
+}
+
+/* Forward and loss in the precision asked for. */
+static enum status autocast(
+    struct ir_program *p, const struct step_config *c, const struct step_dump *d, struct err *e)
+{
+    dump(d, p, PASS_FORWARD);
+    if (c->precision == PRECISION_FP32)
+        return ST_OK;
+    TRY(pass_autocast(p, c->precision == PRECISION_BF16 ? DT_BF16 : DT_F16, e));
+    dump(d, p, PASS_AUTOCAST);
     return ST_OK;
 }
 
@@ -156,9 +164,9 @@ static enum status lower(struct ir_program *p, const struct step_dump *d, struct
     struct layout_options o = layouts();
     ir_dead_code(p);
     TRY(pass_layout(p, &o, e));
-    dump(d, p, "layout");
+    dump(d, p, PASS_LAYOUT);
     TRY(pass_fuse(p, e));
-    dump(d, p, "fuse");
+    dump(d, p, PASS_FUSE);
     return ir_verify(p, e);
 }
 
@@ -168,9 +176,9 @@ static enum status build_train(
 {
     struct ir_program *p = set->programs[set->index[kind]];
     bool is_short = kind == STEP_SHORT_ONLY || kind == STEP_SHORT_LAST;
-    int loss;
+    int loss = IR_NONE;
     TRY(forward(p, c, set, is_short ? c->last_batch : c->batch, true, &loss, e));
-    dump(d, p, c->precision == PRECISION_FP32 ? "forward" : "autocast");
+    TRY(autocast(p, c, d, e));
     size_t n_vars = p->vars->list.n;
     int *grads = mem_alloc((n_vars + 1) * sizeof *grads);
     enum status st = ST_OK;
@@ -178,11 +186,11 @@ static enum status build_train(
     int seed = ir_input(p, "loss_seed", DT_F32, shape_scalar());
     ir_backward(p, loss, seed, grads);
     TRY_OUT(ir_status(p, e));
-    dump(d, p, "gradients");
+    dump(d, p, PASS_GRADIENTS);
     if (!set->update.accumulator)
         update_vars_make(p->vars, &c->optim->attr, c->accumulate > 1, grads, n_vars, &set->update);
     TRY_OUT(pass_recompute(p, e));
-    dump(d, p, "recompute");
+    dump(d, p, PASS_RECOMPUTE);
     struct update_options o = {
         .window = window_of(kind),
         .optim = c->optim->attr,
@@ -191,7 +199,7 @@ static enum status build_train(
         .log_update_ratio = c->log_update_ratio,
         .cycles_momentum = c->cycles_momentum};
     TRY_OUT(pass_update(p, &o, grads, &set->update, e));
-    dump(d, p, "update");
+    dump(d, p, PASS_UPDATE);
     TRY_OUT(lower(p, d, e));
 out:
     mem_free(grads);
@@ -202,8 +210,9 @@ static enum status build_eval(
     const struct step_config *c, struct ir_program *p, int64_t batch, const struct step_set *set,
     const struct step_dump *d, struct err *e)
 {
-    int loss;
+    int loss = IR_NONE;
     TRY(forward(p, c, set, batch, false, &loss, e));
+    TRY(autocast(p, c, d, e));
     return lower(p, d, e);
 }
 

@@ -104,7 +104,10 @@ def test_plan_shows_programs(snug):
     result = snug("plan", graph, "--dump-after", "all")
     assert result.rc == 0 and len(result.out.splitlines()) > 20, result
     assert "dump" in snug.json("plan", graph, "--dump-after", "all").doc
-    assert snug("plan", graph, "--dump-after", "nonsense").rc == 2
+    wrong = snug("plan", graph, "--dump-after", "nonsense")
+    assert wrong.rc == 2 and "recompute" in wrong.err, wrong
+    none = snug("plan", graph, "--dump-after", "autocast")
+    assert none.rc == 2 and "autocast" in none.err, none
     timeline = snug.json("plan", graph, "--timeline").doc
     for program in timeline["programs"]:
         assert len(program["timeline"]) == program["operators"], program["name"]
