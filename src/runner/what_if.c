@@ -90,9 +90,17 @@ void what_if_savings(struct run *r)
     explain_precision(&r->bill);
 }
 
-static void add_item(struct run *r, struct str *s, int *n, const char *text, struct what_if w)
+/* With peaks the changed graph is planned; without, where the host has no room left even for that,
+ * the item is only named. */
+static void
+add_item(struct run *r, struct str *s, int *n, const char *text, struct what_if w, bool peaks)
 {
     char peak[32];
+    if (!peaks) {
+        str_printf(s, "%s%d. %s", *n ? "\n" : "", *n + 1, text);
+        (*n)++;
+        return;
+    }
     int64_t bytes = bill_with(r, w).peak_bytes;
     if (bytes == 0 || bytes >= r->bill.peak_bytes)
         return; /* does not help here */
@@ -101,7 +109,7 @@ static void add_item(struct run *r, struct str *s, int *n, const char *text, str
     (*n)++;
 }
 
-static void advise(struct run *r, struct str *s)
+static void advise(struct run *r, struct str *s, bool peaks)
 {
     struct choices c = choices_of(r);
     char text[256];
@@ -110,21 +118,23 @@ static void advise(struct run *r, struct str *s)
         (void)snprintf(
             text, sizeof text, "batch_size on the DataLoader halved (%lld)",
             (long long)(c.least_batch / 2));
-        add_item(r, s, &n, text, (struct what_if){.batch_divisor = 2});
+        add_item(r, s, &n, text, (struct what_if){.batch_divisor = 2}, peaks);
     }
     if (c.trains && !c.low)
-        add_item(r, s, &n, "precision bf16 on the TrainingLoop", (struct what_if){.bf16 = true});
+        add_item(
+            r, s, &n, "precision bf16 on the TrainingLoop", (struct what_if){.bf16 = true}, peaks);
     if (c.trains && c.least_batch > 1) {
         (void)snprintf(
             text, sizeof text, "accumulate_steps doubled and batch_size halved (%lld)%s",
             (long long)(c.least_batch / 2),
             c.batch_norm ? " (batch norm sees the smaller batch: the numbers change)" : "");
-        add_item(r, s, &n, text, (struct what_if){.batch_divisor = 2, .accumulate_factor = 2});
+        add_item(
+            r, s, &n, text, (struct what_if){.batch_divisor = 2, .accumulate_factor = 2}, peaks);
     }
     if (c.trains && !c.low && c.least_batch > 1)
         add_item(
             r, s, &n, "both, bf16 and half the batch",
-            (struct what_if){.batch_divisor = 2, .bf16 = true});
+            (struct what_if){.batch_divisor = 2, .bf16 = true}, peaks);
     str_printf(s, "%s%d. a smaller model or image", n ? "\n" : "", n + 1);
 }
 
@@ -146,7 +156,7 @@ enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
         "peak %lld bytes, limit %lld bytes, data and loaders %lld bytes\n"
         "What to try, cheapest first:\n",
         (long long)peak, (long long)limit, (long long)host);
-    advise(r, &what);
+    advise(r, &what, limit > 0);
     (void)err_set(
         e, ST_OOM, "the plan needs %s, and %s has %s", bytes_text(peak, need, sizeof need),
         budget_bytes > 0 ? "the budget of --memory-gib" : "this machine",

@@ -49,7 +49,7 @@ def test_what_accumulation_and_precision_save(snug):
     plan = snug.json("plan", snug.example("fashion-cnn"), "--set", "TrainingLoop.accumulate_steps=4").doc
     assert plan["savings"] == {"accumulate_steps": 0}, plan["savings"]
     smaller = snug.json("plan", snug.example("fashion-cnn"), "--set", "TrainingLoop.accumulate_steps=4",
-                        "--set", "DataLoader.batch_size=32").doc
+                        "--set", "DataLoader.batch_size=32", "--set", "EvaluateModel.batch_size=32").doc
     assert smaller["peak_bytes"] < plan["peak_bytes"] / 2
     wide = snug.json("plan", snug.example("mlp"), "--set", "TrainingLoop.precision=bf16").doc
     assert "stay float32" in wide["precision_note"], wide
