@@ -141,17 +141,6 @@ size_t graph_node_find(const struct graph *g, const char *id)
     return v ? (size_t)json_integer_value(v) : GRAPH_NO_NODE;
 }
 
-size_t graph_edge_count(const struct graph *g)
-{
-    return g->live.n;
-}
-
-const struct graph_edge *graph_edge_at(const struct graph *g, size_t i)
-{
-    ASSERT(i < g->live.n);
-    return &g->live.data[i];
-}
-
 size_t graph_order_count(const struct graph *g)
 {
     return g->order.n;

@@ -64,6 +64,7 @@ const char *graph_path(const struct graph *g); /* as given; the name under graph
 const char *graph_name(const struct graph *g); /* "Untitled" when it has none */
 /* settings.device ("cpu", "auto", "cuda:1", ...) or NULL; settings.seed. */
 const char *graph_setting_device(const struct graph *g);
+bool graph_device_is_known(const char *name); /* cpu, auto, cuda, cuda:N, mps, mps:N */
 bool graph_setting_seed(const struct graph *g, int64_t *seed);
 
 /* Applies "NODE.PARAM=VALUE": NODE is an id, or a type, which sets every node of that type, also
@@ -100,9 +101,6 @@ enum status graph_prepare(
 size_t graph_node_count(const struct graph *g);
 const struct graph_node *graph_node_at(const struct graph *g, size_t node);
 size_t graph_node_find(const struct graph *g, const char *id); /* GRAPH_NO_NODE */
-/* Edges as they hold after graph_check: bypassed nodes are gone from them. */
-size_t graph_edge_count(const struct graph *g);
-const struct graph_edge *graph_edge_at(const struct graph *g, size_t i);
 /* Executable nodes, each after everything that feeds it; Start nodes are among them. */
 size_t graph_order_count(const struct graph *g);
 size_t graph_order_at(const struct graph *g, size_t i);

@@ -54,17 +54,6 @@ const char *port_type_name(enum port_type t)
     return port_names[t];
 }
 
-bool port_type_find(const char *name, enum port_type *out)
-{
-    for (int i = 0; i < PORT_TYPE_COUNT; i++) {
-        if (str_eq(name, port_names[i])) {
-            *out = (enum port_type)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 bool port_type_fits(enum port_type source, enum port_type target)
 {
     if (source == target)

@@ -30,7 +30,6 @@ enum port_type {
     PORT_TYPE_COUNT
 };
 const char *port_type_name(enum port_type t); /* "TENSOR" */
-bool port_type_find(const char *name, enum port_type *out);
 /* Whether an output of type `source` may be connected to an input of type `target`. */
 bool port_type_fits(enum port_type source, enum port_type target);
 

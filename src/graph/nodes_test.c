@@ -99,8 +99,6 @@ TEST(port_types_fit, "N1: which output may feed which input")
                          (a == PORT_IMAGE && b == PORT_TENSOR);
             CHECK_EQ(port_type_fits((enum port_type)a, (enum port_type)b), right);
         }
-        enum port_type t;
-        CHECK(port_type_find(port_type_name((enum port_type)a), &t) && (int)t == a);
     }
     CHECK(!port_type_fits(PORT_DATASET, PORT_DATALOADER));
     CHECK(!port_type_fits(PORT_TENSOR, PORT_IMAGE));

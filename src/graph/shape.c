@@ -165,8 +165,7 @@ static void check_nodes_edges(struct faults *f, const json_t *document)
         fault(f, "edges has %zu entries, more than %d", json_array_size(edges), EDGES_MAX);
 }
 
-/* cpu, auto, cuda, cuda:N, mps, mps:N */
-static bool device_is_known(const char *d)
+bool graph_device_is_known(const char *d)
 {
     if (str_eq(d, "cpu") || str_eq(d, "auto") || str_eq(d, "cuda") || str_eq(d, "mps"))
         return true;
@@ -181,7 +180,7 @@ static void check_settings(struct faults *f, const json_t *settings)
     const json_t *seed = json_object_get(settings, "seed");
     if (device && !json_is_null(device) && !json_is_string(device))
         fault(f, "settings.device is %s, not a string", kind_of(device));
-    else if (json_is_string(device) && !device_is_known(json_string_value(device)))
+    else if (json_is_string(device) && !graph_device_is_known(json_string_value(device)))
         fault(
             f, "settings.device is \"%.40s\", not one of cpu, auto, cuda, cuda:N, mps, mps:N",
             json_string_value(device));

@@ -28,6 +28,10 @@ enum status run_new(
     struct graph *g, const struct run_options *o, const struct run_sink *sink, struct run **out,
     struct err *e)
 {
+    if (o->device && !graph_device_is_known(o->device))
+        return err_set(
+            e, ST_USAGE, "there is no device \"%s\": cpu, auto, cuda, cuda:N, mps or mps:N",
+            o->device);
     struct run *r = mem_alloc(sizeof *r);
     r->graph = g;
     r->o = *o;
@@ -42,7 +46,6 @@ enum status run_new(
     r->warnings = json_array();
     r->plan = json_object();
     *out = r;
-    (void)e;
     return ST_OK;
 }
 
@@ -238,11 +241,6 @@ enum status run_execute(struct run *r, struct err *e)
 }
 
 /* ---- documents ---- */
-
-const struct run_bill *run_get_bill(const struct run *r)
-{
-    return &r->bill;
-}
 
 static json_t *categories(const int64_t *by)
 {

@@ -45,18 +45,7 @@ enum status run_execute(struct run *r, struct err *e) NODISCARD;
  * budget; negative: what the machine has left (O2). After run_plan. */
 enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e) NODISCARD;
 
-/* The bill, valid after run_plan: new references. */
-struct run_bill {
-    int64_t peak_bytes, lower_bound_bytes, host_bytes; /* device; host: data sets, loaders */
-    int64_t parameters, trainable;
-    int64_t by_category[CATEGORY_COUNT];
-    int64_t train_peak_bytes; /* of the training loops alone */
-    int64_t train_by_category[CATEGORY_COUNT];
-    /* The same without one choice; 0 where the graph does not make it. */
-    int64_t float32_peak_bytes, single_batch_peak_bytes;
-    char precision_note[512]; /* P12: why precision saves little here; "" when it saves */
-};
-const struct run_bill *run_get_bill(const struct run *r);
+/* Documents, valid after run_plan: new references. */
 /* What `snug plan --json` gives beside schema and status: peak_bytes, lower_bound_bytes,
  * by_category, by_node, programs, host_bytes_planned, ... */
 json_t *run_plan_json(const struct run *r, bool timeline);

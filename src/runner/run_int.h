@@ -95,6 +95,18 @@ struct what_if {
     bool no_accumulation;
 };
 
+/* What planning finds. */
+struct run_bill {
+    int64_t peak_bytes, lower_bound_bytes, host_bytes; /* device; host: data sets, loaders */
+    int64_t parameters, trainable;
+    int64_t by_category[CATEGORY_COUNT];
+    int64_t train_peak_bytes; /* of the training loops alone */
+    int64_t train_by_category[CATEGORY_COUNT];
+    /* The same without one choice; 0 where the graph does not make it. */
+    int64_t float32_peak_bytes, single_batch_peak_bytes;
+    char precision_note[512]; /* P12: why precision saves little here; "" when it saves */
+};
+
 struct run {
     struct graph *graph;
     struct run_options o;

@@ -10,17 +10,26 @@
 
 /* ---- devices and precision ---- */
 
-/* What the node's `device` asks for, as far as this version goes: everything runs on the CPU (D4).
- */
+/* D4: everything runs on the CPU, and where something else was asked for the run says so. The
+ * command line counts before the node, and the node before the graph's settings. */
 static void check_device(struct run *r, const struct graph_node *n)
 {
-    const char *device = graph_param_str(n, "device");
+    const char *device = graph_param_str(n, "device"), *settings = graph_setting_device(r->graph);
+    char who[256];
+    if (r->o.device) {
+        device = r->o.device;
+        (void)snprintf(who, sizeof who, "--device");
+    } else if (strcmp(device, "auto") == 0 && settings) {
+        device = settings;
+        (void)snprintf(who, sizeof who, "settings.device of the graph");
+    } else {
+        (void)snprintf(who, sizeof who, "node %s (%s)", n->id, n->type);
+    }
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || r->planning)
         return;
     run_warn(
-        r, n, "device_fallback",
-        "node %s (%s) asks for %s, and this machine offers cpu: it runs on the CPU", n->id, n->type,
-        device);
+        r, n, "device_fallback", "%s asks for %s, and this machine offers cpu: it runs on the CPU",
+        who, device);
 }
 
 static enum precision precision_of(const struct run *r, const struct graph_node *n)

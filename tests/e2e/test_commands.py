@@ -114,6 +114,15 @@ def test_plan_shows_programs(snug):
         assert max(program["timeline"]) <= program["peak_bytes"], program["name"]
 
 
+def test_device_asked_for(snug):
+    graph = snug.example("mlp")
+    small = ("--set", "TrainingLoop.max_steps=1", "--json")
+    result = snug("run", graph, "--device", "banana", *small)
+    assert result.rc == 2 and "banana" in result.err + result.out, result
+    result = snug("run", graph, "--device", "cuda:0", *small)
+    assert result.rc == 0 and "--device asks for cuda:0" in result.err, result
+
+
 def test_nodes_and_devices(snug):
     doc = snug.json("nodes").doc
     assert {"TrainingLoop", "Dataset"} <= {row["node_name"] for row in doc["nodes"]}
