@@ -5,7 +5,6 @@
 #include "backends/exec.h"
 #include "mem/plan_set.h"
 #include "mem/pool.h"
-#include "mem/timeline.h"
 
 enum { EXEC_RED_ZONE = 64, EXEC_TAIL_BYTES = 4096 };
 

@@ -43,7 +43,7 @@ static int live_bytes(struct exec *x, int index, int64_t *live)
     int64_t *delta = mem_alloc(((size_t)n + 2) * sizeof *delta);
     for (size_t i = 0; i < program->storages.n; i++) {
         const struct mem_plan_buffer *b = &program->storages.buffers[i];
-        int64_t bytes = mem_timeline_bytes(b, plan);
+        int64_t bytes = mem_plan_bytes(plan, b);
         delta[b->first] += bytes;
         delta[b->last + 1] -= bytes;
     }
@@ -75,7 +75,7 @@ static void charge_peak(struct exec *x)
         if (b->first <= r->peak_op && b->last >= r->peak_op && b->size_bytes)
             charge(
                 r, program->storages.node[i], program->storages.category[i],
-                mem_timeline_bytes(b, plan));
+                mem_plan_bytes(plan, b));
     }
     int64_t held = 0;
     for (int i = 0; i < CATEGORY_COUNT; i++)

@@ -8,8 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-int64_t clock_ns(void);      /* monotonic */
-int64_t clock_unix_ms(void); /* wall clock */
+int64_t clock_ns(void); /* monotonic */
 
 /* Reads a whole regular file; `*data` (plus a NUL after it) is freed by mem_free. Larger than
  * `limit_bytes` is ST_CORRUPT. Files are read, not mapped: mapped pages would count in RSS. */

@@ -259,14 +259,6 @@ enum status transform_append(struct transform *t, const struct transform *more, 
     return ST_OK;
 }
 
-bool transform_is_random(const struct transform *t)
-{
-    bool random = false;
-    for (int i = 0; i < t->n; i++)
-        random = random || t->step[i].kind >= TRANSFORM_CROP;
-    return random;
-}
-
 /* Shapes */
 
 static enum status too_large(const struct transform_step *s, const struct flow *f, struct err *e)

@@ -104,7 +104,6 @@ struct transform transform_only_to_tensor(void); /* ImageFolderDataset's default
 /* All steps of `more` after those of t (ComposeTransform, or a chain of nodes). */
 enum status
 transform_append(struct transform *t, const struct transform *more, struct err *e) NODISCARD;
-bool transform_is_random(const struct transform *t);
 
 /* The shape (C,H,W) that images of `in` (C,H,W) leave with. ST_INVALID when a step cannot take
  * what the one before gives (crop larger than the image, three means for one channel) or when

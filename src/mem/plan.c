@@ -384,3 +384,8 @@ enum status mem_plan_resolve(
     *storage_n = k;
     return ST_OK;
 }
+
+int64_t mem_plan_bytes(const struct mem_plan *p, const struct mem_plan_buffer *b)
+{
+    return (b->size_bytes + p->granule_bytes - 1) & ~(p->granule_bytes - 1);
+}

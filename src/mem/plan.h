@@ -27,7 +27,7 @@ struct mem_plan_buffer {
     int64_t size_bytes;  /* 0 is allowed: such a buffer gets offset 0 and holds nothing */
     int64_t first, last; /* 0 <= first <= last */
     int64_t alignment;   /* a power of two up to 2^30; 0 is MEM_PLAN_ALIGNMENT */
-    int tag;             /* the caller's category, for the timeline; the planner ignores it */
+    int tag;             /* the caller's category; the planner ignores it */
 };
 
 enum mem_plan_strategy {
@@ -59,6 +59,8 @@ enum status mem_plan_make(
     const struct mem_plan_buffer *buffers, size_t n, const struct mem_plan_options *o,
     struct mem_plan *out, struct err *e) NODISCARD;
 void mem_plan_release(struct mem_plan *p);
+/* Size of one buffer as the plan counts it: rounded to the granule. */
+int64_t mem_plan_bytes(const struct mem_plan *p, const struct mem_plan_buffer *b);
 /* "largest first, best fit" */
 const char *mem_plan_strategy_text(enum mem_plan_strategy s);
 

@@ -2,7 +2,6 @@
 #include "base/mem.h"
 #include "mem/plan_set.h"
 #include "mem/source.h"
-#include "mem/timeline.h"
 #include "test.h"
 
 #include <string.h>
@@ -122,29 +121,4 @@ TEST(source_budget, "segments are counted against the budget and come back")
     CHECK_EQ(source.held_bytes_peak, 10000);
     mem_source_init_host(&source, 0);
     CHECK_EQ(mem_source_take(&source, INT64_MAX, &a, &e), ST_OOM); /* refused by the system */
-}
-
-TEST(timeline_sums, "live bytes by operation and tag, the holders at the peak, and gaps add up")
-{
-    struct mem_plan p;
-    struct err e = {0};
-    struct mem_timeline t;
-    CHECK_OK(mem_plan_make(train, 4, NULL, &p, &e), &e);
-    mem_timeline_make(train, &p, 6, &t);
-    static const int64_t live[6] = {1024, 1536, 1536, 1536, 0, 0};
-    for (size_t op = 0; op < 6; op++) {
-        int64_t sum = 0;
-        for (int k = 0; k < MEM_TIMELINE_TAGS; k++)
-            sum += t.ops[op].tag_bytes[k];
-        CHECK_EQ(t.ops[op].live_bytes, live[op]);
-        CHECK_EQ(sum, live[op]);
-    }
-    CHECK_EQ(t.peak_op, 1);
-    CHECK_EQ(t.ops[1].tag_bytes[3], 512);
-    CHECK_EQ(t.gap_bytes, 0);
-    CHECK_EQ(t.ops[t.peak_op].live_bytes, p.lower_bound_bytes);
-    CHECK_EQ(t.at_peak_n, 2);
-    CHECK(t.at_peak[0] == 0 && t.at_peak[1] == 1);
-    mem_timeline_release(&t);
-    mem_plan_release(&p);
 }

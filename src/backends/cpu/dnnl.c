@@ -429,10 +429,6 @@ int64_t onednn_conv_weights_bytes(const struct onednn_conv *c)
 {
     return c->weights_bytes;
 }
-const char *onednn_conv_name(const struct onednn_conv *c)
-{
-    return c->name;
-}
 
 /* ---- running ---- */
 
@@ -519,11 +515,6 @@ int64_t onednn_conv_weights_bytes(const struct onednn_conv *c)
 {
     (void)c;
     return 0;
-}
-const char *onednn_conv_name(const struct onednn_conv *c)
-{
-    (void)c;
-    return "";
 }
 enum status onednn_conv_run(struct onednn_conv *c, const struct onednn_conv_data *d, struct err *e)
 {

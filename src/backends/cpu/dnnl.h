@@ -33,7 +33,6 @@ int64_t onednn_conv_workspace_bytes(const struct onednn_conv *c);
 /* Of w with library_weights. */
 int64_t onednn_conv_weights_bytes(const struct onednn_conv *c);
 /* "brgconv:avx512_core_bf16" and the like. */
-const char *onednn_conv_name(const struct onednn_conv *c);
 
 struct onednn_conv_data {
     void *x, *w, *y;
