@@ -42,7 +42,7 @@ struct train_config { /* the TrainingLoop node */
     uint64_t seed;
     int64_t budget_bytes;
     enum exec_storage storage;
-    int64_t workspace_limit_bytes; /* exec_options */
+    int64_t workspace_limit_bytes;                   /* exec_options */
     const char *device, *graph_key, *checkpoint_dir; /* folder of periodic and interrupt files */
     const char *run_name;                            /* part of their names */
 };

@@ -467,14 +467,47 @@ static int step_copy(struct step *s)
     X(matmul)                                                                                      \
     X(gemm)                                                                                        \
     X(conv)                                                                                        \
-    X(conv_transpose) X(max_pool) X(avg_pool) X(adaptive_avg_pool) X(adaptive_max_pool)            \
-        X(batch_norm) X(layer_norm) X(group_norm) X(instance_norm) X(unary) X(binary) X(affine)    \
-            X(prelu) X(dropout) X(sum) X(mean) X(sum_to) X(argmax) X(count_correct) X(softmax)     \
-                X(log_softmax) X(reshape) X(flatten) X(permute) X(transpose) X(expand) X(slice)    \
-                    X(select) X(squeeze) X(unsqueeze) X(concat) X(stack) X(chunk) X(contiguous)    \
-                        X(cast) X(fill) X(embedding) X(cross_entropy) X(nll) X(loss_ew)            \
-                            X(margin_ranking) X(cosine_embedding) X(grad_check) X(accumulate)      \
-                                X(update_ratio) X(copy)
+    X(conv_transpose)                                                                              \
+    X(max_pool)                                                                                    \
+    X(avg_pool)                                                                                    \
+    X(adaptive_avg_pool)                                                                           \
+    X(adaptive_max_pool)                                                                           \
+    X(batch_norm)                                                                                  \
+    X(layer_norm)                                                                                  \
+    X(group_norm)                                                                                  \
+    X(instance_norm)                                                                               \
+    X(unary)                                                                                       \
+    X(binary)                                                                                      \
+    X(affine)                                                                                      \
+    X(prelu)                                                                                       \
+    X(dropout)                                                                                     \
+    X(sum)                                                                                         \
+    X(mean)                                                                                        \
+    X(sum_to)                                                                                      \
+    X(argmax)                                                                                      \
+    X(count_correct)                                                                               \
+    X(softmax)                                                                                     \
+    X(log_softmax)                                                                                 \
+    X(reshape)                                                                                     \
+    X(flatten)                                                                                     \
+    X(permute)                                                                                     \
+    X(transpose)                                                                                   \
+    X(expand)                                                                                      \
+    X(slice)                                                                                       \
+    X(select)                                                                                      \
+    X(squeeze)                                                                                     \
+    X(unsqueeze)                                                                                   \
+    X(concat)                                                                                      \
+    X(stack)                                                                                       \
+    X(chunk)                                                                                       \
+    X(contiguous)                                                                                  \
+    X(cast)                                                                                        \
+    X(fill)                                                                                        \
+    X(embedding)                                                                                   \
+    X(cross_entropy)                                                                               \
+    X(nll)                                                                                         \
+    X(loss_ew)                                                                                     \
+    X(margin_ranking) X(cosine_embedding) X(grad_check) X(accumulate) X(update_ratio) X(copy)
 
 static const struct {
     const char *name;
