@@ -35,23 +35,45 @@ struct apply {
     bool relu;
 };
 
-VEC_FN vf finish(const struct apply *p, enum dtype t, int64_t at, int n, vf y)
+/* What follows the norm; constants in every kernel, so that no vector asks. */
+struct form {
+    bool add, relu;
+    enum dtype residual_type;
+};
+#define FORM_CONST(p, t, F, ...)                                                                   \
+    do {                                                                                           \
+        if (!(p)->residual && !(p)->relu) {                                                        \
+            const struct form F = {false, false, DT_F32};                                          \
+            __VA_ARGS__;                                                                           \
+        } else if (!(p)->residual) {                                                               \
+            const struct form F = {false, true, DT_F32};                                           \
+            __VA_ARGS__;                                                                           \
+        } else if ((p)->residual_type == (t) && (p)->relu) {                                       \
+            const struct form F = {true, true, t};                                                 \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            const struct form F = {true, (p)->relu, (p)->residual_type};                           \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+/* A ReLU before the rounding of the store gives what it gives after it. */
+VEC_FN vf finish(const struct apply *p, struct form f, enum dtype t, int64_t at, int n, vf y)
 {
-    if (p->residual) {
+    if (f.add) {
         y = vround_to(y, t);
-        y = y + (n == VL ? vload(p->residual, p->residual_type, at)
-                         : vload_n(p->residual, p->residual_type, at, n));
+        y = y + (n == VL ? vload(p->residual, f.residual_type, at)
+                         : vload_n(p->residual, f.residual_type, at, n));
     }
-    if (p->relu)
-        y = vrelu(vround_to(y, t));
-    return y;
+    return f.relu ? vrelu(y) : y;
 }
 
-VEC_FN void
-apply_vector(const struct apply *p, enum dtype t, int64_t at, int n, vf mean, vf scale, vf shift)
+VEC_FN void apply_vector(
+    const struct apply *p, struct form f, enum dtype t, int64_t at, int n, vf mean, vf scale,
+    vf shift)
 {
     vf x = n == VL ? vload(p->x, t, at) : vload_n(p->x, t, at, n);
-    vf y = finish(p, t, at, n, norm_value(x, mean, scale, shift));
+    vf y = finish(p, f, t, at, n, norm_value(x, mean, scale, shift));
     if (n == VL)
         vstore(p->y, t, at, y);
     else
@@ -60,41 +82,41 @@ apply_vector(const struct apply *p, enum dtype t, int64_t at, int n, vf mean, vf
 
 /* One channel's run of `length` elements. */
 VEC_FN void apply_run(
-    const struct apply *p, enum dtype t, int64_t at, int64_t length, float mean, float scale,
-    float shift)
+    const struct apply *p, struct form f, enum dtype t, int64_t at, int64_t length, float mean,
+    float scale, float shift)
 {
     vf m = vset(mean), s = vset(scale), b = vset(shift);
     int64_t i = 0;
     for (; i + VL <= length; i += VL)
-        apply_vector(p, t, at + i, VL, m, s, b);
+        apply_vector(p, f, t, at + i, VL, m, s, b);
     if (i < length)
-        apply_vector(p, t, at + i, (int)(length - i), m, s, b);
+        apply_vector(p, f, t, at + i, (int)(length - i), m, s, b);
 }
 
 /* `places` rows of k channels; coefficient rows begin at the first of them. */
 VEC_FN void apply_rows(
-    const struct apply *p, enum dtype t, int64_t at, int64_t k, int64_t places, const float *mean,
-    const float *scale, const float *shift)
+    const struct apply *p, struct form f, enum dtype t, int64_t at, int64_t k, int64_t places,
+    const float *mean, const float *scale, const float *shift)
 {
     int64_t c = 0;
     if (k == 16) { /* blocked: the coefficients stay in registers */
         for (; c + VL <= k; c += VL) {
             vf m = vload(mean, DT_F32, c), s = vload(scale, DT_F32, c), b = vload(shift, DT_F32, c);
             for (int64_t i = 0; i < places; i++)
-                apply_vector(p, t, at + i * k + c, VL, m, s, b);
+                apply_vector(p, f, t, at + i * k + c, VL, m, s, b);
         }
         return;
     }
     for (int64_t i = 0; i < places; i++) {
         for (c = 0; c + VL <= k; c += VL)
             apply_vector(
-                p, t, at + i * k + c, VL, vload(mean, DT_F32, c), vload(scale, DT_F32, c),
+                p, f, t, at + i * k + c, VL, vload(mean, DT_F32, c), vload(scale, DT_F32, c),
                 vload(shift, DT_F32, c));
         int n = (int)(k - c);
         if (n > 0)
             apply_vector(
-                p, t, at + i * k + c, n, vload_n(mean, DT_F32, c, n), vload_n(scale, DT_F32, c, n),
-                vload_n(shift, DT_F32, c, n));
+                p, f, t, at + i * k + c, n, vload_n(mean, DT_F32, c, n),
+                vload_n(scale, DT_F32, c, n), vload_n(shift, DT_F32, c, n));
     }
 }
 
@@ -102,16 +124,18 @@ static void channels_run(
     const struct norm_view *v, const struct apply *p, enum dtype type, const struct norm_coefs *c)
 {
     int64_t parts = v->k == 1 ? 1 : (v->s + PLACES - 1) / PLACES;
-#pragma omp parallel for schedule(static) if (norm_parallel(v))
+    const struct apply q = *p; /* stores cannot change a copy: its members stay in registers */
+#pragma omp parallel for schedule(static) firstprivate(q) if (norm_parallel(v))
     for (int64_t task = 0; task < v->n * v->b * parts; task++) {
         int64_t i = task / parts, from = task % parts * PLACES;
         int64_t row = i / v->b * c->image + i % v->b * v->k, at = (i * v->s + from) * v->k;
         const float *m = c->mean + row, *s = c->scale + row, *b = c->shift + row;
         int64_t places = norm_least(PLACES, v->s - from);
         if (v->k == 1)
-            DTYPE_CONST(type, T, apply_run(p, T, at, v->s, *m, *s, *b));
+            DTYPE_CONST(type, T, FORM_CONST(&q, T, F, apply_run(&q, F, T, at, v->s, *m, *s, *b)));
         else
-            DTYPE_CONST(type, T, apply_rows(p, T, at, v->k, places, m, s, b));
+            DTYPE_CONST(
+                type, T, FORM_CONST(&q, T, F, apply_rows(&q, F, T, at, v->k, places, m, s, b)));
     }
 }
 
@@ -122,12 +146,13 @@ VEC_FN void layer_row(
 {
     const struct tensor *gamma = arg_present(a, 3) ? &a->in[3] : NULL;
     const struct tensor *beta = arg_present(a, 4) ? &a->in[4] : NULL;
+    const struct form f = {p->residual != NULL, p->relu, p->residual_type};
     vf m = vset(norm_mean_at(a, 0, row)), r = vset(norm_rstd_at(a, 0, row));
     for (int64_t i = 0; i < v->s; i += VL) {
         int n = (int)norm_least(VL, v->s - i);
         vf s = gamma ? r * vload_n(gamma->data, gamma->dtype, i, n) : r;
         vf b = beta ? vload_n(beta->data, beta->dtype, i, n) : vset(0);
-        apply_vector(p, t, row * v->s + i, n, m, s, b);
+        apply_vector(p, f, t, row * v->s + i, n, m, s, b);
     }
 }
 

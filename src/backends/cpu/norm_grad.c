@@ -37,8 +37,9 @@ VEC_FN vf dy_at(
     vf dy = some(p->dy, td, at, n);
     if (!relu)
         return dy;
-    vf y = vround_to(norm_value(x, mean, scale, shift), t);
-    return (vf)((vi)dy & ~(vi)(y <= vset(0)));
+    /* Whether y, stored as t, is 0 or less: what rounds to 0 is. */
+    float zero = t == DT_BF16 ? 0x1p-134f : t == DT_F16 ? 0x1p-25f : 0;
+    return (vf)((vi)dy & ~(vi)(norm_value(x, mean, scale, shift) <= vset(zero)));
 }
 
 /* ---- sums of dy and dy (x - mean) ---- */
@@ -180,6 +181,14 @@ VEC_FN void dx_rows(
     const struct grad *p, enum dtype t, enum dtype td, bool relu, int64_t at, int64_t k,
     int64_t places, const float *coef, int64_t channels)
 {
+    if (k == VL) { /* blocked: the coefficients stay in registers */
+        vf c[5];
+        for (int r = 0; r < 5; r++)
+            c[r] = vload(coef, DT_F32, r * channels);
+        for (int64_t i = 0; i < places; i++)
+            dx_vector(p, t, td, relu, at + i * k, VL, c);
+        return;
+    }
     for (int64_t i = 0; i < places; i++, at += k) {
         int64_t j = 0;
         for (; j + VL <= k; j += VL)
@@ -207,19 +216,20 @@ static void
 dx_all(const struct norm_view *v, const struct grad *p, enum dtype type, const struct norm_coefs *c)
 {
     int64_t parts = v->k == 1 ? 1 : (v->s + NORM_CHUNK - 1) / NORM_CHUNK;
-#pragma omp parallel for schedule(static) if (norm_parallel(v))
+    const struct grad q = *p; /* stores cannot change a copy */
+#pragma omp parallel for schedule(static) firstprivate(q) if (norm_parallel(v))
     for (int64_t task = 0; task < v->n * v->b * parts; task++) {
         int64_t i = task / parts, from = task % parts * NORM_CHUNK, at = (i * v->s + from) * v->k;
         const float *coef = c->mean + i / v->b * c->image + i % v->b * v->k;
         int64_t places = norm_least(NORM_CHUNK, v->s - from);
         if (v->k == 1)
             TYPES_CONST(
-                type, p->dy_type,
-                RELU_CONST(p->relu, dx_run(p, T, TD, RELU, at, v->s, coef, v->channels)));
+                type, q.dy_type,
+                RELU_CONST(q.relu, dx_run(&q, T, TD, RELU, at, v->s, coef, v->channels)));
         else
             TYPES_CONST(
-                type, p->dy_type,
-                RELU_CONST(p->relu, dx_rows(p, T, TD, RELU, at, v->k, places, coef, v->channels)));
+                type, q.dy_type,
+                RELU_CONST(q.relu, dx_rows(&q, T, TD, RELU, at, v->k, places, coef, v->channels)));
     }
 }
 
