@@ -237,21 +237,25 @@ enum status exec_map(struct exec *x, struct err *e)
     return x->options.storage == EXEC_PLANNED ? map_planned(x, e) : map_dynamic(x, e);
 }
 
-void exec_trim(struct exec *x)
+static void give_pages_from(struct exec *x, int64_t start)
 {
     if (!x->arena)
         return;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from =
-        ((uintptr_t)x->arena + (uintptr_t)x->plan.persistent_bytes + page - 1) / page * page;
+    uintptr_t from = ((uintptr_t)x->arena + (uintptr_t)start + page - 1) / page * page;
     uintptr_t to = ((uintptr_t)x->arena + (uintptr_t)x->arena_bytes) / page * page;
     if (to > from)
         (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
-void *exec_var(struct exec *x, int var)
+void exec_trim(struct exec *x)
 {
-    return x->var_data[var];
+    give_pages_from(x, x->plan.persistent_bytes);
+}
+
+void exec_empty(struct exec *x)
+{
+    give_pages_from(x, 0);
 }
 
 /* ---- running ---- */
@@ -306,6 +310,13 @@ static void see_address(struct exec *x, const void *p, int64_t bytes, bool has_z
         x->measured_var_bytes = high;
     if (high > x->measured_bytes)
         x->measured_bytes = high;
+}
+
+/* Weights that no kernel has read yet are held, too: whoever fills them gets their address here. */
+void *exec_var(struct exec *x, int var)
+{
+    see_address(x, x->var_data[var], var_bytes(&x->vars->list.data[var]), false);
+    return x->var_data[var];
 }
 
 static bool is_outside(const struct exec_program *program, int v)

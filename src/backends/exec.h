@@ -41,6 +41,10 @@ enum status exec_map(struct exec *x, struct err *e) NODISCARD;
 /* Gives the temporaries' pages back to the system; variables stay. For execs that lend. */
 void exec_trim(struct exec *x);
 
+/* Gives all pages back, the variables' too, which are zeros afterwards. For execs that nobody reads
+ * any more. */
+void exec_empty(struct exec *x);
+
 /* Where a variable, or an input or output of program `i`, lies. Valid after exec_map; outputs after
  * a run of that program and before the next run of any. */
 void *exec_var(struct exec *x, int var);

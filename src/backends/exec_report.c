@@ -58,18 +58,21 @@ static int live_bytes(struct exec *x, int index, int64_t *live)
     return peak;
 }
 
-static void charge_peak(struct exec *x)
+static void charge_vars(struct exec *x)
+{
+    for (size_t i = 0; i < x->vars->list.n; i++) {
+        const struct ir_var *v = &x->vars->list.data[i];
+        charge(
+            &x->report, v->node, (int)v->category,
+            rounded(x->persistent[i].size_bytes, MEM_PLAN_ALIGNMENT));
+    }
+}
+
+static void charge_storages(struct exec *x)
 {
     struct exec_report *r = &x->report;
     struct exec_program *program = &x->programs[r->peak_program];
     const struct mem_plan *plan = &x->plan_programs[r->peak_program].plan;
-    int64_t granule = MEM_PLAN_ALIGNMENT;
-    r->holders =
-        ARENA_ARRAY(&x->memory, struct exec_holder, x->vars->list.n + program->storages.n + 2);
-    for (size_t i = 0; i < x->vars->list.n; i++) {
-        const struct ir_var *v = &x->vars->list.data[i];
-        charge(r, v->node, (int)v->category, rounded(x->persistent[i].size_bytes, granule));
-    }
     for (size_t i = 0; i < program->storages.n; i++) {
         const struct mem_plan_buffer *b = &program->storages.buffers[i];
         if (b->first <= r->peak_op && b->last >= r->peak_op && b->size_bytes)
@@ -77,6 +80,17 @@ static void charge_peak(struct exec *x)
                 r, program->storages.node[i], program->storages.category[i],
                 mem_plan_bytes(plan, b));
     }
+}
+
+/* Who holds the peak. Without programs the variables alone do. */
+static void charge_peak(struct exec *x)
+{
+    struct exec_report *r = &x->report;
+    size_t n = x->n_programs > 0 ? x->programs[r->peak_program].storages.n : 0;
+    r->holders = ARENA_ARRAY(&x->memory, struct exec_holder, x->vars->list.n + n + 2);
+    charge_vars(x);
+    if (x->n_programs > 0)
+        charge_storages(x);
     int64_t held = 0;
     for (int i = 0; i < CATEGORY_COUNT; i++)
         held += r->by_category[i];
@@ -108,8 +122,7 @@ enum status exec_report_make(struct exec *x, struct err *e)
         if (i == r->peak_program)
             r->peak_op = peak_op;
     }
-    if (x->n_programs > 0)
-        charge_peak(x);
+    charge_peak(x);
     return ST_OK;
 }
 

@@ -41,6 +41,8 @@ ensure_home(struct run *r, const struct graph_node *n, struct flow_model *m, str
     TRY(flow_model_exec(r, n, m, NULL, 0, &x, e));
     m->home = x;
     m->owns_home = true;
+    if (!r->planning)
+        run_measured(r, exec_peak_measured(x));
     return ST_OK;
 }
 
@@ -102,10 +104,10 @@ enum status node_model_saver(struct run *r, size_t node, struct err *e)
     flow_set(r, node, "model", in);
     flow_set(
         r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
+    TRY(ensure_home(r, n, in.model, e));
     if (r->planning)
         return ST_OK;
     TRY(save_path(n, safe ? ".safetensors" : ".pt", path, sizeof path, e));
-    TRY(ensure_home(r, n, in.model, e));
     TRY(safe ? write_safetensors(in.model, path, e) : write_pt(in.model, path, e));
     wrote(r, n, path);
     return ST_OK;

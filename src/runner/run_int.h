@@ -29,8 +29,9 @@ struct flow_model {
     struct model *model;
     struct exec *home; /* whose arena holds (planning: would hold) the variables; NULL: none yet */
     bool owns_home;    /* home was made for an evaluation, not by a training loop */
-    struct train *trained;   /* the loop that trained it last: optimizer state for savers */
-    VEC(const char *) loads; /* files to load, with `strict` */
+    struct train *trained; /* the loop that trained it last: optimizer state for savers */
+    const struct flow_optimizer *trained_by; /* the Optimizer node of that loop */
+    VEC(const char *) loads;                 /* files to load, with `strict` */
     VEC(bool) strict;
     const char *checkpoint; /* a CheckpointLoader's file: model, optimizer, schedule, scaler */
 };

@@ -275,9 +275,15 @@ static enum status start_training(
     struct train_weights w = {m->home ? flow_model_carry : flow_model_fill, &ctx};
     enum status st = train_start(t, train->open, val ? val->open : NULL, &w, e);
     fill_end(&ctx);
+    struct flow f;
+    if (st == ST_OK && m->trained && flow_has(r, node, "optimizer", &f) &&
+        f.optimizer == m->trained_by)
+        train_carry(t, m->trained);
+    if (st == ST_OK && flow_has(r, node, "optimizer", &f))
+        m->trained_by = f.optimizer;
     if (st == ST_OK && m->checkpoint)
         st = train_adopt(t, m->checkpoint, e);
-    struct flow f;
+    m->checkpoint = NULL; /* a second loop goes on from the first, not from the file again */
     if (st == ST_OK && flow_has(r, node, "grad_scaler_state", &f) && f.kind == FLOW_JSON)
         st = train_set_scaler(t, f.json, e);
     if (st == ST_OK && from)
@@ -286,14 +292,15 @@ static enum status start_training(
 }
 
 /* The trained weights stay where they are; earlier homes are given up. */
-static void move_home(struct run *r, struct flow_model *m, struct train *t)
+static void move_home(struct flow_model *m, struct train *t)
 {
     if (m->home && m->owns_home)
         exec_free(m->home);
+    else if (m->home)
+        exec_empty(m->home);
     m->owns_home = false;
     m->home = train_exec(t);
     m->trained = t;
-    (void)r;
 }
 
 static void set_results(
@@ -336,7 +343,7 @@ static enum status train_for_real(
     struct flow_loader *val, const struct train_config *c, struct err *e)
 {
     TRY(start_training(r, node, t, m, train, val, c, e));
-    move_home(r, m, t);
+    move_home(m, t);
     if (r->o.profile)
         exec_profile_begin(train_exec(t));
     enum status st = train_run(t, e);
@@ -368,7 +375,7 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
     vec_push(&r->trains, t);
     if (r->planning) {
         run_account(r, n, train_exec(t), &m->vars, train_steps(t)->programs);
-        m->home = train_exec(t);
+        move_home(m, t);
         set_results(r, node, t, &model, &optimizer);
         return ST_OK;
     }

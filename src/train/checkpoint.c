@@ -538,6 +538,7 @@ enum status checkpoint_periodic(struct train *t, bool by_steps, struct err *e)
     TRY(checkpoint_write(t, path, &t->at, -1, e));
     json_t *event = json_object();
     json_put_str(event, "event", "checkpoint");
+    json_put_str(event, "node_id", t->c.node_id);
     json_put_str(event, "path", path);
     json_put_i64(event, "step", t->at.updates);
     train_event(t, event);

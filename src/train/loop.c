@@ -309,6 +309,23 @@ enum status train_resume(struct train *t, const char *path, struct err *e)
     return ST_OK;
 }
 
+void train_carry(struct train *t, struct train *from)
+{
+    for (size_t v = 0; v < t->steps.update.n && v < from->steps.update.n; v++) {
+        for (int k = 0; k < UPDATE_STATES_MAX; k++) {
+            int to = t->steps.update.state[v][k], var = from->steps.update.state[v][k];
+            if (to == IR_NONE || var == IR_NONE)
+                continue;
+            const struct ir_var *s = &t->parts.vars->list.data[to];
+            memcpy(
+                exec_var(t->exec, to), exec_var(from->exec, var),
+                (size_t)(shape_count(&s->shape) * dtype_size(s->dtype)));
+        }
+    }
+    t->at.optimizer_steps = from->at.optimizer_steps;
+    t->optim.lr = train_lr(from);
+}
+
 enum status train_adopt(struct train *t, const char *path, struct err *e)
 {
     return checkpoint_read(t, path, false, e);

@@ -87,6 +87,9 @@ enum status train_start(
 enum status train_resume(struct train *t, const char *path, struct err *e) NODISCARD;
 /* Only what CheckpointLoader hands over: optimizer, schedule and scaler state, not the position. */
 enum status train_adopt(struct train *t, const char *path, struct err *e) NODISCARD;
+/* A second loop with the Optimizer of the first: its state, count of updates and rate go on. To be
+ * called after train_start. */
+void train_carry(struct train *t, struct train *from);
 /* The port grad_scaler_state (P8). */
 enum status train_set_scaler(struct train *t, const json_t *state, struct err *e) NODISCARD;
 /* The newest whole checkpoint of this graph key below `dir` (periodic/, interrupted/); false: none.

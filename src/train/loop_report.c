@@ -25,6 +25,7 @@ json_t *train_config_frame(const struct train *t)
 {
     json_t *frame = json_object(), *c = json_object();
     json_put_str(frame, "event", "config");
+    json_put_str(frame, "node_id", t->c.node_id);
     json_put_str(c, "model_class", "GraphModelModule");
     json_put_i64(c, "params", model_parameter_count(t->parts.model));
     json_put_i64(c, "trainable", model_trainable_count(t->parts.model));

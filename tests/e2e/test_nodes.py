@@ -1,4 +1,6 @@
 """Nodes around the training loop: what they hand on, save and load."""
+import json
+
 import harness
 
 
@@ -88,3 +90,79 @@ def test_checkpoint_nodes_go_on(snug):
     losses = whole.doc["metrics"]["losses"]
     assert half.doc["metrics"]["losses"] == losses[:1], (half.doc["metrics"], losses)
     assert rest.doc["metrics"]["losses"] == losses[1:], (rest.doc["metrics"], losses)
+
+
+def chained(**params):
+    """Two loops, the second of which goes on with the model and optimizer of the first."""
+    graph = harness.training_graph(
+        train__max_steps=0, loader__batch_size=500, loader__shuffle=False, data__split="test",
+        optimizer__type="SGD", optimizer__lr=0.1, optimizer__momentum=0.9, **params)
+    return grown(
+        graph, {"again": ("TrainingLoop", {"epochs": 2})},
+        [("train", "model", "again", "model"), ("train", "optimizer", "again", "optimizer"),
+         ("loader", "dataloader", "again", "dataloader"), ("loss", "loss_fn", "again", "loss_fn")])
+
+
+# ids: case-T41
+def test_second_loop_goes_on_with_the_optimizer(snug):
+    """One epoch and two more in a loop of their own: the losses of three epochs, momentum included."""
+    harness.need_fashion()
+    whole = harness.training_graph(
+        train__max_steps=0, loader__batch_size=500, loader__shuffle=False, data__split="test",
+        optimizer__type="SGD", optimizer__lr=0.1, optimizer__momentum=0.9, train__epochs=3)
+    once = snug.json("run", snug.write("once.json", whole))
+    assert once.rc == 0, once
+    twice = snug.json("run", snug.write("twice.json", chained(train__epochs=1)))
+    assert twice.rc == 0, twice
+    losses = once.doc["metrics"]["losses"]
+    assert twice.doc["results"]["train"]["losses"] == losses[:1], (twice.doc["results"], losses)
+    assert twice.doc["results"]["again"]["losses"] == losses[1:], (twice.doc["results"], losses)
+    assert twice.doc["peak_bytes_planned"] == twice.doc["peak_bytes_measured"], twice.doc
+
+
+# ids: case-T41
+def test_loaded_checkpoint_feeds_the_first_loop_only(snug):
+    """CheckpointLoader, loop, loop: the second one does not fall back to the file."""
+    harness.need_fashion()
+    graph = grown(
+        harness.training_graph(
+            train__max_steps=3, loader__batch_size=500, data__split="test", optimizer__type="SGD",
+            optimizer__momentum=0.9),
+        {"save": ("CheckpointSaver", {"path": "start.pt"})},
+        [("train", "model", "save", "model"), ("train", "optimizer", "save", "optimizer")])
+    assert snug.json("run", snug.write("start.json", graph)).rc == 0
+    graph = chained(train__epochs=1)
+    graph["nodes"].append({"id": "load", "type": "CheckpointLoader", "position": {"x": 0, "y": 0},
+                           "data": {"params": {"path": "start.pt"}}})
+    for e in graph["edges"]:
+        if e["target"] == "train" and e["sourceHandle"] in ("model", "optimizer"):
+            e["source"] = "load"
+    for port in ("model", "optimizer"):
+        graph["edges"].append({"id": "l-" + port, "source": port, "sourceHandle": port, "target": "load",
+                               "targetHandle": port})
+    result = snug.json("run", snug.write("chain.json", graph))
+    assert result.rc == 0, result
+    first, second = (result.doc["results"][i]["losses"] for i in ("train", "again"))
+    assert second[0] < first[0] - 0.05 and second[1] < second[0], (first, second)
+
+
+def test_weights_held_without_training_are_planned(snug):
+    """A graph that only saves and evaluates: its weights are in the plan, and what is measured is equal."""
+    harness.need_fashion()
+    start = {"name": "held", "edges": [], "settings": {}, "nodes": [
+        {"id": "start", "type": "Start", "position": {"x": 0, "y": 0}, "data": {"params": {}}}]}
+    saver = {"model": ("SequentialModel", {"layers": harness.MLP}), "save": ("ModelSaver", {"path": "held.pt"})}
+    wires = [("model", "model", "save", "model")]
+    alone = snug.json("run", snug.write("alone.json", grown(json.loads(json.dumps(start)), saver, wires)))
+    assert alone.rc == 0, alone
+    weights = 4 * (784 * 32 + 32)
+    assert alone.doc["peak_bytes_planned"] == alone.doc["peak_bytes_measured"] > weights, alone.doc
+    assert sum(alone.doc["by_category"].values()) == alone.doc["peak_bytes_planned"], alone.doc
+    more = dict(saver, data=("Dataset", {"name": "FashionMNIST", "split": "test"}),
+                accuracy=("EvaluateModel", {"batch_size": 100}))
+    graph = grown(start, more, wires + [("model", "model", "accuracy", "model"),
+                                        ("data", "dataset", "accuracy", "dataset")])
+    both = snug.json("run", snug.write("both.json", graph))
+    assert both.rc == 0, both
+    assert both.doc["peak_bytes_planned"] == both.doc["peak_bytes_measured"], both.doc
+    assert both.doc["peak_bytes_planned"] > alone.doc["peak_bytes_planned"], both.doc
