@@ -58,6 +58,18 @@ enum status node_dataset(struct run *r, size_t node, struct err *e)
     return ST_OK;
 }
 
+/* The names of an image folder's classes, in the order of their numbers. */
+static enum status set_classes(struct run *r, size_t node, struct flow_dataset *d, struct err *e)
+{
+    TRY(flow_dataset_open(r, d, e));
+    json_t *names = json_array();
+    for (int i = 0; i < dataset_get_info(d->open)->classes; i++)
+        (void)json_array_append_new(names, json_string(dataset_class_name(d->open, i)));
+    vec_push(&r->documents, names);
+    flow_set(r, node, "classes", (struct flow){.kind = FLOW_JSON, .json = names});
+    return ST_OK;
+}
+
 enum status node_image_folder(struct run *r, size_t node, struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
@@ -79,7 +91,7 @@ enum status node_image_folder(struct run *r, size_t node, struct err *e)
     d->has_transform = true;
     take_transform(r, node, d, strcmp(split, "train") == 0);
     flow_set(r, node, "dataset", (struct flow){.kind = FLOW_DATASET, .dataset = d});
-    return ST_OK;
+    return r->planning ? ST_OK : set_classes(r, node, d, e);
 }
 
 enum status node_transform(struct run *r, size_t node, struct err *e)

@@ -32,10 +32,12 @@ enum status node_optimizer(struct run *r, size_t node, struct err *e)
 
 enum status node_loss(struct run *r, size_t node, struct err *e)
 {
+    const struct graph_node *n = graph_node_at(r->graph, node);
     struct loss_spec *l = ARENA_NEW(&r->memory, struct loss_spec);
-    json_t *params = graph_params_full(graph_node_at(r->graph, node));
+    json_t *params = graph_params_full(n);
     enum status st = loss_spec_make(params, l, e);
     json_decref(params);
+    l->node_id = n->id;
     if (st == ST_OK)
         vec_push(&r->losses, l);
     flow_set(r, node, "loss_fn", (struct flow){.kind = FLOW_LOSS, .loss = l});

@@ -28,6 +28,7 @@ struct loss_spec {
     double margin;               /* margin ranking, cosine embedding */
     double *weight, *pos_weight; /* NULL: none; freed by loss_spec_release */
     int weight_n, pos_weight_n;
+    const char *node_id; /* of the Loss node: errors and the bill name it; NULL: "loss" */
 };
 /* params: the node's parameters, defaults filled in. Errors name the parameter. */
 enum status loss_spec_make(const json_t *params, struct loss_spec *out, struct err *e) NODISCARD;

@@ -51,6 +51,13 @@ static struct shape with_batch(const struct shape *sample, int64_t batch)
     return s;
 }
 
+/* What belongs to the loss carries its node. Without a Loss node, in an evaluation, it is "loss".
+ */
+static int loss_node(struct ir_vars *vars, const struct step_config *c)
+{
+    return ir_node_intern(vars, c->loss && c->loss->node_id ? c->loss->node_id : "loss");
+}
+
 static int constant_read(struct ir_program *p, int var)
 {
     return var == IR_NONE ? IR_NONE : ir_var_read(p, var);
@@ -110,7 +117,7 @@ static enum status forward(
     int rng = noisy ? ir_input(p, "rng", DT_I64, SHAPE(2)) : IR_NONE;
     TRY(model_forward(c->model, p, &x, 1, training, rng, outputs, e));
     p->phase = PHASE_LOSS;
-    p->node = ir_node_intern(p->vars, "loss");
+    p->node = loss_node(p->vars, c);
     *loss = IR_NONE;
     union op_attr counted = {.loss = {.ignore_index = c->loss ? c->loss->attr.ignore_index : -100}};
     if (c->loss) {
@@ -216,7 +223,7 @@ static enum status build_eval(
     return lower(p, d, e);
 }
 
-static int constant(struct ir_vars *vars, const char *name, int n)
+static int constant(struct ir_vars *vars, const struct step_config *c, const char *name, int n)
 {
     struct ir_var v = {
         .name = name,
@@ -224,7 +231,7 @@ static int constant(struct ir_vars *vars, const char *name, int n)
         .shape = SHAPE(n),
         .category = CATEGORY_BUFFERS,
         .of = IR_NONE,
-        .node = ir_node_intern(vars, "loss")};
+        .node = loss_node(vars, c)};
     return ir_var_new(vars, &v);
 }
 
@@ -232,9 +239,9 @@ static void declare(struct ir_vars *vars, const struct step_config *c, struct st
 {
     out->weight_var = out->pos_weight_var = IR_NONE;
     if (c->loss && c->loss->weight)
-        out->weight_var = constant(vars, "loss.weight", c->loss->weight_n);
+        out->weight_var = constant(vars, c, "loss.weight", c->loss->weight_n);
     if (c->loss && c->loss->pos_weight)
-        out->pos_weight_var = constant(vars, "loss.pos_weight", c->loss->pos_weight_n);
+        out->pos_weight_var = constant(vars, c, "loss.pos_weight", c->loss->pos_weight_n);
 }
 
 static void declare_best(struct ir_vars *vars, const struct step_config *c, struct step_set *out)

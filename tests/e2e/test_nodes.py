@@ -1,5 +1,6 @@
 """Nodes around the training loop: what they hand on, save and load."""
 import json
+import os
 
 import harness
 
@@ -166,3 +167,29 @@ def test_weights_held_without_training_are_planned(snug):
     assert both.rc == 0, both
     assert both.doc["peak_bytes_planned"] == both.doc["peak_bytes_measured"], both.doc
     assert both.doc["peak_bytes_planned"] > alone.doc["peak_bytes_planned"], both.doc
+
+
+def test_errors_of_the_loss_name_its_node(snug):
+    graph = harness.training_graph(loss__weight="1,2")
+    text = json.dumps(graph).replace('"loss"', '"criterion"')
+    result = snug.json("run", snug.write("weights.json", json.loads(text)))
+    assert result.rc == 1 and "weight" in result.doc["error"]["message"], result
+    assert result.doc["error"]["node_id"] == "criterion", result.doc["error"]
+
+
+def test_image_folder_names_its_classes(snug):
+    png = bytes.fromhex(
+        "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
+        "53de0000000c4944415408d763f8cfc0000003010100c9fe92ef0000000049454e44ae426082")
+    for name in ("dog", "ant", "cat"):
+        os.makedirs(os.path.join(snug.dir, "pics/train", name))
+        with open(snug.write("pics/train/%s/a.png" % name, ""), "wb") as f:
+            f.write(png)
+    graph = {"name": "classes", "edges": [], "settings": {}, "nodes": [
+        {"id": "start", "type": "Start", "position": {"x": 0, "y": 0}, "data": {"params": {}}}]}
+    grown(graph, {"data": ("ImageFolderDataset", {"path": "pics"}), "show": ("Print", {})},
+          [("data", "classes", "show", "value")])
+    result = snug.json("run", snug.write("classes.json", graph))
+    assert result.rc == 0, result
+    message = result.doc["results"]["show"]["message"]
+    assert message.index("ant") < message.index("cat") < message.index("dog"), message
