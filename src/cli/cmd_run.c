@@ -111,6 +111,13 @@ execute(const struct args *a, struct graph *g, struct run *r, struct live *l, st
     return run_execute(r, e);
 }
 
+static json_t *document_of(const struct run *r, json_t *logged)
+{
+    json_t *d = run_document(r);
+    (void)json_array_extend(json_object_get(d, "warnings"), logged);
+    return d;
+}
+
 int cmd_run(const struct args *a)
 {
     struct err e = {0};
@@ -126,11 +133,13 @@ int cmd_run(const struct args *a)
         st = run_new(g, &o, &sink, &r, &e);
     if (st == ST_OK)
         st = execute(a, g, r, &live, &e);
+    json_t *logged = json_incref(live.logged);
     live_end(&live);
     answering = 1;
     if (!a->json && (st == ST_OK || st == ST_INTERRUPTED))
         show_result(r);
-    int rc = answer_end(a->json, st, &e, a->json && r ? run_document(r) : NULL);
+    int rc = answer_end(a->json, st, &e, a->json && r ? document_of(r, logged) : NULL);
+    json_decref(logged);
     run_free(r);
     graph_free(g);
     return rc;

@@ -311,13 +311,15 @@ static void on_log_line(enum log_level level, const char *text, void *ctx)
     json_put_str(event, "kind", "log");
     json_put_str(event, "message", text);
     live_event(event, ctx);
+    if (level >= LOG_WARN)
+        (void)json_array_append(((struct live *)ctx)->logged, event);
     json_decref(event);
 }
 
 void live_begin(struct live *l, bool json)
 {
     const char *term = getenv("TERM");
-    *l = (struct live){.out = stderr, .json = json};
+    *l = (struct live){.out = stderr, .json = json, .logged = json_array()};
     l->terminal = !json && isatty(STDERR_FILENO) && !(term && strcmp(term, "dumb") == 0);
     l->colour = l->terminal && colour_on(stderr);
     l->plain_ns = l->epoch_ns = clock_ns();
@@ -331,5 +333,7 @@ void live_end(struct live *l)
     for (size_t i = 0; i < l->said.n; i++)
         mem_free(l->said.data[i]);
     vec_release(&l->said);
+    json_decref(l->logged);
+    l->logged = NULL;
     (void)fflush(l->out);
 }

@@ -19,6 +19,7 @@ struct live {
     bool open;                  /* a line without its end stands on the terminal */
     int64_t plain_ns, epoch_ns; /* when the last plain line was written, the epoch began */
     VEC(char *) said;           /* warnings that have been shown */
+    json_t *logged;             /* the log's warnings: a result lists them with its own */
 };
 void live_begin(struct live *l, bool json);
 void live_event(const json_t *event, void *ctx);

@@ -322,3 +322,20 @@ TEST(prepare_tells_all, "N1: one call for run and plan: file, node and all probl
     CHECK_STR(e.node, "pipeline__train_loop");
     CHECK_EQ(graph_prepare("/nowhere/graph.json", NULL, 0, &g, &e), ST_NOT_FOUND);
 }
+
+TEST(nulls_of_a_whole_graph, "N1: null for what a graph does not have is as if it were not there")
+{
+    static const char text[] = "{\"nodes\":[{\"id\":\"a\",\"type\":\"Print\"}],\"edges\":[],"
+                               "\"description\":null,\"presets\":null,\"subgraphs\":null,"
+                               "\"segmentGroups\":null,\"settings\":null}";
+    static const char no_edges[] = "{\"nodes\":[],\"edges\":null}";
+    struct graph *g = NULL;
+    struct err e = {0};
+    int64_t seed;
+    CHECK_OK(graph_parse(text, sizeof text - 1, "t", &g, &e), &e);
+    (void)graph_check(g, GRAPH_ALL);
+    CHECK(!graph_setting_seed(g, &seed));
+    graph_free(g);
+    CHECK(graph_parse(no_edges, sizeof no_edges - 1, "t", &g, &e) == ST_INVALID);
+    CHECK(strstr(e.text, "edges") != NULL);
+}

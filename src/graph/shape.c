@@ -62,7 +62,9 @@ static const json_t *member(
     static const char *const names[] = {"a string", "an array", "an object"};
     const json_t *v = json_object_get(object, key);
     const char *dot = *place ? "." : "";
-    if (!v) {
+    /* Servers write null for what a whole graph does not have. */
+    bool absent = !v || (json_is_null(v) && !*place && !required);
+    if (absent) {
         if (required)
             fault(f, "%s%s%s is missing", place, dot, key);
         return NULL;

@@ -193,3 +193,17 @@ def test_image_folder_names_its_classes(snug):
     assert result.rc == 0, result
     message = result.doc["results"]["show"]["message"]
     assert message.index("ant") < message.index("cat") < message.index("dog"), message
+
+
+def test_result_lists_the_warnings_of_the_data(snug):
+    """What the readers log stands in the result too, once for each event."""
+    os.makedirs(os.path.join(snug.dir, "data"))
+    for name, head, size in (("images-idx3", b"\0\0\x08\x03\0\0\0\x40\0\0\0\x1c\0\0\0\x1c", 784),
+                             ("labels-idx1", b"\0\0\x08\x01\0\0\0\x40", 1)):
+        with open(os.path.join(snug.dir, "data", "train-%s-ubyte" % name), "wb") as f:
+            f.write(head + bytes(64 * size))
+    result = snug.json("run", snug.write("few.json", harness.training_graph()))
+    assert result.rc == 0, result
+    told = [e["message"] for e in result.events if e.get("event") == "warning"]
+    assert any("64 samples" in m for m in told), told
+    assert sorted(w["message"] for w in result.doc["warnings"]) == sorted(told), (result.doc["warnings"], told)
