@@ -355,15 +355,15 @@ VEC_FN vf vexp(vf x)
     p = p * r + 0.5f;
     vf y = r * r * p + r + 1.0f;
     vi k = __builtin_convertvector(n, vi), half = k >> 1;
-    return y * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
+    return y * (vf)((vu)(half + 127) << 23) * (vf)((vu)(k - half + 127) << 23);
 }
 /* ln x: x = 2^k m with m in [sqrt 1/2, sqrt 2), f = m - 1, ln m = f - f^2/2 + f^3 P(f). */
 VEC_FN vf vlog(vf x)
 {
     vi tiny = x < 1.17549435e-38f;
     vf a = vsel(tiny, x * 8388608.0f, x);
-    vi k = (((vi)a - 0x3f3504f3) >> 23);
-    vf f = (vf)((vi)a - (k << 23)) - 1.0f;
+    vi k = (vi)((vu)a - 0x3f3504f3u) >> 23; /* unsigned: negative x would overflow */
+    vf f = (vf)((vu)a - ((vu)k << 23)) - 1.0f;
     vf e = __builtin_convertvector(k - (tiny & 23), vf);
     vf p = vset(6.971611471e-2f);
     p = p * f - 1.147973385e-1f;
