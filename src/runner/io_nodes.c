@@ -22,6 +22,11 @@ save_path(const struct graph_node *n, const char *suffix, char *out, size_t cap,
     const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
     if (!last[0] || strcmp(last, ".") == 0 || strcmp(last, "..") == 0)
         return err_set(e, ST_INVALID, "parameter 'path' is \"%s\": a folder, not a file", path);
+    if (path[0] == '/') {
+        (void)err_set(e, ST_INVALID, "parameter 'path': \"%s\" leaves the models folder", path);
+        err_hint(e, "files are written below models/ in SNUG_HOME: give a path relative to it");
+        return ST_INVALID;
+    }
     bool has = str_ends(path, suffix) || (strcmp(suffix, ".pt") == 0 && str_ends(path, ".pth"));
     (void)snprintf(name, sizeof name, "%s%s", path, has ? "" : suffix);
     TRY(run_model_path(name, out, cap, e));

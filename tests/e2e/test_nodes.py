@@ -207,3 +207,16 @@ def test_result_lists_the_warnings_of_the_data(snug):
     told = [e["message"] for e in result.events if e.get("event") == "warning"]
     assert any("64 samples" in m for m in told), told
     assert sorted(w["message"] for w in result.doc["warnings"]) == sorted(told), (result.doc["warnings"], told)
+
+
+def test_savers_stay_below_the_models_folder(snug):
+    """A graph of a stranger's writes nowhere else, be its path absolute or with dots."""
+    for path in (os.path.join(snug.dir, "out.pt"), "../out.pt", "a/../../out.pt"):
+        graph = {"name": "out", "edges": [], "settings": {}, "nodes": [
+            {"id": "start", "type": "Start", "position": {"x": 0, "y": 0}, "data": {"params": {}}}]}
+        grown(graph, {"model": ("SequentialModel", {"layers": harness.MLP}), "save": ("ModelSaver", {"path": path})},
+              [("model", "model", "save", "model")])
+        result = snug.json("run", snug.write("out.json", graph))
+        assert result.rc == 1 and "leaves the models folder" in result.doc["error"]["message"], (path, result)
+        assert result.doc["error"]["node_id"] == "save", result
+    assert not os.path.exists(os.path.join(snug.dir, "out.pt"))
