@@ -66,7 +66,8 @@ static void put_rate(struct train *t, json_t *event)
     if (rate > 0)
         json_put_f64(event, "seconds_left", left * (double)t->parts.train_batch / rate);
     json_put_i64(event, "memory_bytes", process_rss_bytes());
-    json_put_i64(event, "memory_peak_bytes", exec_peak_measured(t->exec));
+    json_put_i64(event, "memory_peak_bytes", process_rss_peak_bytes());
+    json_put_i64(event, "arena_peak_bytes", exec_peak_measured(t->exec));
 }
 
 void train_report_batch(struct train *t, double loss, bool updated)
