@@ -36,6 +36,8 @@ struct onednn_conv {
     struct side side[ROLES];
     dnnl_memory_t bias, scratch;
     int64_t scratch_at, bytes, weights_bytes;
+    /* Of the gradient's inner form and of scratch, zeroed before each run; 0: not needed. */
+    size_t clear_bytes, clear_scratch_bytes;
     char name[64];
 };
 
@@ -370,9 +372,53 @@ static bool sides_make(struct onednn_conv *c, const_dnnl_primitive_desc_t pd)
     return ok;
 }
 
+/* Whether some tap of the window only ever meets padding. The library's bf16 weight gradient then
+ * leaves that tap's gradient, or its sum in scratch, as it found it instead of writing the zero. */
+static bool dead_taps(const struct conv_size *s)
+{
+    for (int i = 0; i < 2; i++)
+        for (int64_t k = 0; k < s->kernel[i]; k++) {
+            bool meets = false;
+            for (int64_t o = 0; o < s->out[i] && !meets; o++) {
+                int64_t at = o * s->stride[i] - s->pad_low[i] + k * s->dilation[i];
+                meets = at >= 0 && at < s->in[i];
+            }
+            if (!meets)
+                return true;
+        }
+    return false;
+}
+
+/* Whether some input may lie in no window: between windows, or past the last one. */
+static bool dead_inputs(const struct conv_size *s)
+{
+    for (int i = 0; i < 2; i++) {
+        int64_t last =
+            (s->out[i] - 1) * s->stride[i] - s->pad_low[i] + (s->kernel[i] - 1) * s->dilation[i];
+        if (s->stride[i] > s->kernel[i] || (s->dilation[i] > 1 && s->stride[i] > 1) ||
+            last < s->in[i] - 1)
+            return true;
+    }
+    return false;
+}
+
+static size_t bytes_to_clear(const struct onednn_conv_spec *s, const_dnnl_primitive_desc_t pd)
+{
+    if (s->way == CONV_WEIGHT_GRAD && dead_taps(&s->size))
+        return dnnl_memory_desc_get_size(
+            dnnl_primitive_desc_query_md(pd, dnnl_query_diff_weights_md, 0));
+    if (s->way == CONV_INPUT_GRAD && dead_inputs(&s->size))
+        return dnnl_memory_desc_get_size(
+            dnnl_primitive_desc_query_md(pd, dnnl_query_diff_src_md, 0));
+    return 0;
+}
+
 static bool rest_make(struct onednn_conv *c, const_dnnl_primitive_desc_t pd)
 {
     md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    c->clear_bytes = bytes_to_clear(&c->spec, pd);
+    if (c->clear_bytes && c->spec.way == CONV_WEIGHT_GRAD)
+        c->clear_scratch_bytes = dnnl_memory_desc_get_size(scratch);
     c->scratch_at = take(c, scratch);
     if (!memory_make(&c->scratch, scratch))
         return false;
@@ -462,6 +508,23 @@ static bool reorder_go(const struct side *s, bool back)
     return dnnl_primitive_execute(s->reorder, library.stream, 2, args) == dnnl_success;
 }
 
+static bool clear_gradient(struct onednn_conv *c)
+{
+    void *data;
+    enum role out = c->spec.way == CONV_INPUT_GRAD ? X : W;
+    if (c->clear_bytes == 0)
+        return true;
+    if (dnnl_memory_get_data_handle(c->side[out].inner, &data) != dnnl_success)
+        return false;
+    memset(data, 0, c->clear_bytes);
+    if (c->clear_scratch_bytes == 0)
+        return true;
+    if (dnnl_memory_get_data_handle(c->scratch, &data) != dnnl_success)
+        return false;
+    memset(data, 0, c->clear_scratch_bytes);
+    return true;
+}
+
 static bool convolve(struct onednn_conv *c)
 {
     static const int names[3][ROLES] = {
@@ -485,7 +548,7 @@ enum status onednn_conv_run(struct onednn_conv *c, const struct onednn_conv_data
     bool ok = handles_set(c, d);
     for (enum role i = X; i < ROLES && ok; i++)
         ok = i == out || reorder_go(&c->side[i], false);
-    ok = ok && convolve(c) && reorder_go(&c->side[out], true);
+    ok = ok && clear_gradient(c) && convolve(c) && reorder_go(&c->side[out], true);
     if (dnnl_stream_wait(library.stream) != dnnl_success || !ok)
         return err_set(e, ST_INTERNAL, "oneDNN could not run a convolution (%s)", c->name);
     return ST_OK;
