@@ -108,18 +108,29 @@ static bool all_finite(const float *x, int n)
 
 enum { ROWS = 16 }; /* added in float32 before they go to double */
 
+/* m lanes from column i on. */
+VEC_FN void add_columns(double *total, const float *x, int64_t row_stride, int rows, int i, int m)
+{
+    vd t = {0};
+    memcpy(&t, total + i, (size_t)m * sizeof *total);
+    for (int first = 0; first < rows; first += ROWS) {
+        int end = first + ROWS < rows ? first + ROWS : rows;
+        vf s = vset(0);
+        for (int r = first; r < end; r++)
+            s += m == VL ? vload(x + r * row_stride, DT_F32, i)
+                         : vload_n(x + r * row_stride, DT_F32, i, m);
+        t += __builtin_convertvector(s, vd);
+    }
+    memcpy(total + i, &t, (size_t)m * sizeof *total);
+}
+
 static void add_rows(double *total, const float *x, int64_t row_stride, int rows, int n)
 {
-    for (int i = 0; i < n; i += VL) {
-        int m = n - i < VL ? n - i : VL;
-        for (int first = 0; first < rows; first += ROWS) {
-            vf s = vset(0);
-            for (int r = first; r < rows && r < first + ROWS; r++)
-                s += load_n(x + r * row_stride, i, n);
-            for (int k = 0; k < m; k++)
-                total[i + k] += (double)s[k];
-        }
-    }
+    int i = 0;
+    for (; i + VL <= n; i += VL)
+        add_columns(total, x, row_stride, rows, i, VL);
+    if (i < n)
+        add_columns(total, x, row_stride, rows, i, n - i);
 }
 
 static void exp_scale(const float *x, float shift, float scale, float *y, int n)
