@@ -62,6 +62,17 @@ void run_event(struct run *r, json_t *event)
     json_decref(event);
 }
 
+void run_saved(struct run *r, const struct graph_node *n, const char *path)
+{
+    json_t *result = json_object(), *event = json_object();
+    json_put_str(result, "path", path);
+    json_put(r->results, n->id, result);
+    json_put_str(event, "event", "saved");
+    json_put_str(event, "node_id", n->id);
+    json_put_str(event, "path", path);
+    run_event(r, event);
+}
+
 void run_warn(struct run *r, const struct graph_node *n, const char *kind, const char *fmt, ...)
 {
     char text[1024];

@@ -88,17 +88,6 @@ static enum status write_safetensors(struct flow_model *m, const char *path, str
     return st;
 }
 
-static void wrote(struct run *r, const struct graph_node *n, const char *path)
-{
-    json_t *result = json_object(), *event = json_object();
-    json_put_str(result, "path", path);
-    json_put(r->results, n->id, result);
-    json_put_str(event, "event", "saved");
-    json_put_str(event, "node_id", n->id);
-    json_put_str(event, "path", path);
-    run_event(r, event);
-}
-
 enum status node_model_saver(struct run *r, size_t node, struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
@@ -114,7 +103,7 @@ enum status node_model_saver(struct run *r, size_t node, struct err *e)
         return ST_OK;
     TRY(save_path(n, safe ? ".safetensors" : ".pt", path, sizeof path, e));
     TRY(safe ? write_safetensors(in.model, path, e) : write_pt(in.model, path, e));
-    wrote(r, n, path);
+    run_saved(r, n, path);
     return ST_OK;
 }
 
@@ -137,7 +126,7 @@ enum status node_checkpoint_saver(struct run *r, size_t node, struct err *e)
     TRY(save_path(n, ".pt", path, sizeof path, e));
     int64_t epoch = graph_param_i64(n, "epoch");
     TRY(train_save(model.model->trained, path, epoch > 0 ? epoch : -1, e));
-    wrote(r, n, path);
+    run_saved(r, n, path);
     return ST_OK;
 }
 

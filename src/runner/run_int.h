@@ -168,6 +168,8 @@ void run_keep_programs(struct run *r, struct ir_program *const *programs, int n)
 struct flow flow_list(struct run *r, const double *v, size_t n);
 void run_measured(struct run *r, int64_t bytes);
 void run_event(struct run *r, json_t *event); /* takes the reference */
+/* A node wrote a file: its result and an event. */
+void run_saved(struct run *r, const struct graph_node *n, const char *path);
 void run_warn(struct run *r, const struct graph_node *n, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* The node's own place for files: models/ of SNUG_HOME joined with a relative name that stays

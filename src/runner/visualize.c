@@ -437,17 +437,6 @@ static enum status image_path(
     return ST_OK;
 }
 
-static void wrote(struct run *r, const struct graph_node *n, const char *path)
-{
-    json_t *result = json_object(), *event = json_object();
-    json_put_str(result, "path", path);
-    json_put(r->results, n->id, result);
-    json_put_str(event, "event", "saved");
-    json_put_str(event, "node_id", n->id);
-    json_put_str(event, "path", path);
-    run_event(r, event);
-}
-
 enum status node_visualize(struct run *r, size_t node, struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
@@ -468,7 +457,7 @@ enum status node_visualize(struct run *r, size_t node, struct err *e)
                      : write_svg(kind, title[0] ? title : n->id, &x, path, e);
         vec_release(&x.v);
         TRY(st);
-        wrote(r, n, path);
+        run_saved(r, n, path);
     }
     flow_set(
         r, node, "image",

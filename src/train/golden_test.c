@@ -87,13 +87,13 @@ static struct trial_setup with_validation(struct trial_setup s)
     return s;
 }
 
-TEST(golden_cnn, "P1: the programs of a small convolutional network are those of the dump")
+TEST(golden_cnn, "the programs of a small convolutional network are those of the dump")
 {
     struct trial_setup s = with_validation(trial_cnn(10, 4));
     check_golden("cnn", &s);
 }
 
-TEST(golden_mlp, "A1: the programs of a small MLP are those of the dump")
+TEST(golden_mlp, "the programs of a small MLP are those of the dump")
 {
     struct trial_setup s = with_validation(trial_mlp(10, 4));
     check_golden("mlp", &s);

@@ -143,9 +143,8 @@ static enum status not_finite(struct train *t, int index, struct err *e)
 }
 
 /* Whether this window's update was skipped; errors when it must not be. */
-static enum status finish_window(struct train *t, int index, int64_t present, struct err *e)
+static enum status finish_window(struct train *t, int index, struct err *e)
 {
-    (void)present;
     const float *ctl = output(t, index, "ctl");
     if (!ctl)
         return ST_OK;
@@ -205,7 +204,7 @@ enum status train_batch(struct train *t, double *loss, struct err *e)
     t->images += count;
     bool ends = kind != STEP_FIRST && kind != STEP_MIDDLE;
     if (ends)
-        TRY(finish_window(t, index, in_window + 1, e));
+        TRY(finish_window(t, index, e));
     t->at.batch++;
     t->at.batches++;
     if (isfinite(*loss)) {

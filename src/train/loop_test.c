@@ -626,7 +626,7 @@ TEST(live_bytes_stay, "case-T96: bytes after 3 updates are those after 48, plann
     check_level(EXEC_DYNAMIC);
 }
 
-TEST(same_seed_same_run, "P2: twice the same bits, losses and weights; another seed differs")
+TEST(same_seed_same_run, "twice the same bits, losses and weights; another seed differs")
 {
     for (int p = PRECISION_FP32; p <= PRECISION_FP16; p++) {
         struct trial a, b, c;
@@ -649,7 +649,7 @@ TEST(same_seed_same_run, "P2: twice the same bits, losses and weights; another s
     }
 }
 
-TEST(storage_does_not_change_numbers, "P2: planned and dynamic storage give the same bits")
+TEST(storage_does_not_change_numbers, "planned and dynamic storage give the same bits")
 {
     for (int p = PRECISION_FP32; p <= PRECISION_FP16; p++) {
         struct trial a, b;

@@ -15,7 +15,7 @@ static struct trial_setup networks(int i, int64_t n)
     return s;
 }
 
-TEST(planned_is_measured, "P2 A9: to the byte: two networks, fp32, bf16, fp16, N 1 and 4")
+TEST(planned_is_measured, "to the byte: two networks, fp32, bf16, fp16, N 1 and 4")
 {
     for (int i = 0; i < 12; i++) {
         struct trial_setup s = networks(i % 2, 22);
@@ -29,7 +29,7 @@ TEST(planned_is_measured, "P2 A9: to the byte: two networks, fp32, bf16, fp16, N
     }
 }
 
-TEST(budget_is_the_peak, "A9: a run fits into the peak that was planned, and not into a byte less")
+TEST(budget_is_the_peak, "a run fits into the peak that was planned, and not into a byte less")
 {
     for (int less = 0; less < 2; less++) {
         struct trial_setup s = networks(1, 22);
@@ -115,7 +115,7 @@ TEST(
 
 /* ---- the bill ---- */
 
-TEST(categories_sum_to_the_peak, "P12: the categories of the bill and its holders sum to the peak")
+TEST(categories_sum_to_the_peak, "the categories of the bill and its holders sum to the peak")
 {
     for (int p = PRECISION_FP32; p <= PRECISION_FP16; p++) {
         struct trial_setup s = networks(1, 22);

@@ -15,7 +15,6 @@ def loss_case(c, op, inputs, step, function, reduction, label, params=("x",), fi
                 scalar=scalar, modes=modes, label="%s %s" % (label, reduction))
 
 
-# ids: P3 A8
 def test_cross_entropy(c):
     shapes = [(6, 5), (4, 3, 7), (2, 4, 3, 3), (3, 1), (2, 1000)]
     for shape in shapes:
@@ -41,7 +40,6 @@ def test_cross_entropy(c):
                     fixed={"w"}), views=0.3)
 
 
-# ids: P3
 def test_cross_entropy_probabilities(c):
     for shape in [(6, 5), (4, 3, 7), (2, 4, 3, 3)]:
         for reduction in REDUCTIONS:
@@ -89,7 +87,6 @@ def test_loss_of_low_logits(c):
         c.fail("mean loss of 8192 equal rows is %.6f, not %.6f" % (found["y"].item(), want))
 
 
-# ids: P3
 def test_nll(c):
     for shape in [(6, 5), (4, 3, 7), (2, 4, 3, 3)]:
         for reduction in REDUCTIONS:
@@ -127,19 +124,16 @@ def torch_names(kind, constants):
     return {"delta" if kind == "huber" and k == "beta" else k: v for k, v in constants.items()}
 
 
-# ids: P3
 def test_mse_and_l1(c):
     regression(c, "mse", "MSELoss", [{}], F.mse_loss)
     regression(c, "l1", "L1Loss", [{}], F.l1_loss)
 
 
-# ids: P3
 def test_smooth_l1_and_huber(c):
     regression(c, "smooth_l1", "SmoothL1Loss", [{"beta": 1.0}, {"beta": 0.3}], F.smooth_l1_loss)
     regression(c, "huber", "HuberLoss", [{"beta": 1.0}, {"beta": 0.4}], F.huber_loss)
 
 
-# ids: P3
 def test_kldiv(c):
     def log_rows(shape):
         return F.log_softmax(c.randn(*shape), -1)
@@ -160,7 +154,6 @@ def test_kldiv(c):
     run({"log_target": False}, zeros, ("mean",))
 
 
-# ids: P3
 def test_bce(c):
     for shape in SHAPES:
         for reduction in REDUCTIONS:
@@ -179,7 +172,6 @@ def test_bce(c):
                       lambda v: F.binary_cross_entropy(v["x"], v["t"]), "mean", "ends", modes=("f32",)), views=0)
 
 
-# ids: P3
 def test_bce_logits(c):
     for shape in SHAPES:
         for reduction in REDUCTIONS:
@@ -205,7 +197,6 @@ def test_bce_logits(c):
                       modes=("f32",)), views=0)
 
 
-# ids: P3
 def test_margin_ranking(c):
     for shape in [(7,), (4, 3)]:
         for reduction in REDUCTIONS:
@@ -218,7 +209,6 @@ def test_margin_ranking(c):
                     reduction, "%s margin %g" % (shape, margin), params=("a", "b"), modes=("f32",)))
 
 
-# ids: P3
 def test_cosine_embedding(c):
     for shape in [(7, 5), (4, 16)]:
         for reduction in REDUCTIONS:

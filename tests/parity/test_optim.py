@@ -119,47 +119,38 @@ def check_optimizer(c, kind):
                     c.fail("%s: %s depends on a loss scale of 1024" % (title, n))
 
 
-# ids: P7
 def test_sgd(c):
     check_optimizer(c, "sgd")
 
 
-# ids: P7
 def test_adam(c):
     check_optimizer(c, "adam")
 
 
-# ids: P7
 def test_adamw(c):
     check_optimizer(c, "adamw")
 
 
-# ids: P7
 def test_rmsprop(c):
     check_optimizer(c, "rmsprop")
 
 
-# ids: P7
 def test_adagrad(c):
     check_optimizer(c, "adagrad")
 
 
-# ids: P7
 def test_radam(c):
     check_optimizer(c, "radam")
 
 
-# ids: P7
 def test_nadam(c):
     check_optimizer(c, "nadam")
 
 
-# ids: P7
 def test_rprop(c):
     check_optimizer(c, "rprop")
 
 
-# ids: P7
 def test_asgd(c):
     check_optimizer(c, "asgd")
 
@@ -189,7 +180,7 @@ def test_clipping(c):
                 c.fail("norm before clipping is %g, not %g" % (found["ctl"][3].item(), norm.item()))
 
 
-# ids: A3 P7 case-T20
+# ids: A3 case-T20
 def test_clipping_large(c):
     """The norm is formed without overflow: 100 gradients of 1e20 clip to 0.1 each."""
     weights = {"w": torch.zeros(100)}
@@ -225,7 +216,6 @@ def test_skipped_updates(c):
                     c.fail("%s with %g: %s differs by %.3g" % (CLASSES[kind], bad, n, error))
 
 
-# ids: A3
 def test_update_ratio(c):
     """The logged ratio is |lr * gradient| / |w|, both over all parameters."""
     rates = [0.1] * STEPS

@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from harness import Case
 
 
-# ids: P3
 def test_linear(c):
     shapes = [((5, 7), 3), ((1, 1), 1), ((2, 3, 17), 33), ((64, 100), 10), ((0, 4), 3), ((6,), 5)]
     for _ in range(c.rounds):
@@ -23,7 +22,6 @@ def test_linear(c):
                 label="%s -> %d bias %s" % (shape, out, bias)))
 
 
-# ids: P3
 def test_matmul(c):
     shapes = [((3, 4), (4, 5)), ((4,), (4,)), ((4,), (4, 3)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)),
               ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((5, 1, 4), (4,)), ((4,), (3, 4, 2)),
@@ -38,7 +36,6 @@ def test_matmul(c):
             lambda v: torch.matmul(v["a"], v["b"]), ["a", "b"], label="%s x %s" % (a, b)))
 
 
-# ids: P3
 def test_gemm(c):
     for ta in (False, True):
         for tb in (False, True):
@@ -99,7 +96,6 @@ def random_conv(c, spatial, blocked):
             dilation, c.pick(True, False))
 
 
-# ids: P3
 def test_conv(c):
     fixed = [
         (2, 2, 1, 1, 8, [9, 9], [3, 3], [1, 1], [1, 1], [1, 1], True),     # first layer of a network
@@ -158,7 +154,6 @@ def random_transpose(c, spatial, blocked):
             dilation, extra, c.pick(True, False))
 
 
-# ids: P3
 def test_conv_transpose(c):
     fixed = [(2, 2, 1, 32, 16, [4, 4], [2, 2], [2, 2], [0, 0], [1, 1], [0, 0], True),
              (2, 1, 1, 3, 2, [5, 4], [3, 3], [2, 2], [1, 1], [1, 1], [1, 1], True),

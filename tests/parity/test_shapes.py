@@ -95,7 +95,6 @@ def test_contiguous(c):
     c.check(Case("contiguous", {"x": c.randn(3, 4, 5)}, steps, lambda v: v["x"].transpose(0, 2), ["x"]))
 
 
-# ids: P2
 def test_cast(c):
     """Down and up again: the gradient takes the same way; rounding is to nearest even."""
     values = torch.cat([c.randn(1000, scale=100.0), c.randn(1000, scale=1e-6), torch.tensor(
