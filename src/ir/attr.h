@@ -6,7 +6,7 @@
 
 enum act { ACT_NONE, ACT_RELU };
 enum reduction { REDUCE_MEAN, REDUCE_SUM, REDUCE_NONE, REDUCE_BATCHMEAN };
-enum norm_kind { NORM_BATCH, NORM_LAYER, NORM_GROUP };
+enum norm_kind { NORM_BATCH, NORM_LAYER, NORM_GROUP, NORM_RMS };
 enum loss_kind {
     LOSS_MSE,
     LOSS_L1,
@@ -114,6 +114,28 @@ struct optim_attr {
     double lambd, t0;                               /* ASGD */
     bool nesterov, amsgrad, centered, maximize;
 };
+/* Attention without the S x T matrix. Heads h of the query read head h / (heads / kv_heads) of keys
+ * and values. */
+struct attention_attr {
+    int64_t heads, kv_heads; /* kv_heads divides heads */
+    double scale;            /* of the scores; 0: 1 / sqrt(head size) */
+    bool causal;             /* query i sees keys j <= i + T - S */
+    int64_t window;          /* with causal: only the last `window` keys up to itself; 0: all */
+    double dropout;          /* of the probabilities, drawn from (rng, stream, element) */
+    uint32_t stream;
+};
+/* Rotary position embedding: frequency i of a head is theta^(-2i/dims), position s from `start`. */
+struct rope_attr {
+    int64_t positions, dims; /* ROPE_TABLE: rows, rotated features of a head (even) */
+    int64_t start;
+    double theta;
+    /* Llama 3's stretching of low frequencies: factor 0 is none. */
+    double factor, low_freq_factor, high_freq_factor;
+    int64_t original_positions;
+    int64_t heads;    /* ROPE: leading heads that turn; the others are copied. 0: all */
+    bool interleaved; /* pairs are (0, 1), (2, 3), ... instead of (i, i + dims / 2) */
+    bool inverse;     /* turns back: the gradient */
+};
 struct grad_check_attr {
     double max_norm;      /* 0 = no clipping */
     bool allow_nonfinite; /* true with a gradient scaler: skip the update, the run goes on */
@@ -133,6 +155,8 @@ union op_attr {
     struct embed_attr embed;
     struct loss_attr loss;
     struct optim_attr optim;
+    struct attention_attr attention;
+    struct rope_attr rope;
     struct grad_check_attr check;
 };
 

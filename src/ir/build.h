@@ -31,6 +31,20 @@ int ir_batch_norm(
 int ir_layer_norm(struct ir_program *p, int x, int gamma, int beta, int trailing, double eps);
 int ir_group_norm(struct ir_program *p, int x, int gamma, int beta, int64_t groups, double eps);
 int ir_instance_norm(struct ir_program *p, int x, int gamma, int beta, double eps);
+/* gamma * x / sqrt(mean(x^2) + eps) over the last dimension */
+int ir_rms_norm(struct ir_program *p, int x, int gamma, double eps);
+/* Attention. q [B, S, H, D]; k, v [B, T, G, D], H = a->heads, G = a->kv_heads; any strides with the
+ * last dimension dense. k = v = IR_NONE: q is packed [B, S, H + 2G, D], the heads of q, then k,
+ * then v. bias: added to the scores, float32, broadcastable to [B, H, S, T], -inf where nothing is
+ * seen; IR_NONE: none. rng: needed with dropout. -> [B, S, H, D], dense, in q's type. A query that
+ * sees nothing gives zeros. torch.nn.functional.scaled_dot_product_attention with heads and
+ * sequence swapped. */
+int ir_attention(
+    struct ir_program *p, int q, int k, int v, int bias, int rng, const struct attention_attr *a);
+/* cos and sin, float32 [positions, dims]: dims/2 cosines, then dims/2 sines */
+int ir_rope_table(struct ir_program *p, const struct rope_attr *a);
+/* x [B, S, N, D], S <= rows of the table; turns the first `dims` features of each head. */
+int ir_rope(struct ir_program *p, int x, int table, const struct rope_attr *a);
 /* Elementwise */
 int ir_unary(struct ir_program *p, enum opcode code, int x);
 int ir_unary_attr(struct ir_program *p, enum opcode code, int x, struct ew_attr attr);

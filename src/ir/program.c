@@ -22,7 +22,7 @@ struct ir_program *ir_program_new(const char *name, struct ir_vars *vars)
     arena_init(&p->arena);
     p->name = arena_strdup(&p->arena, name ? name : "");
     p->vars = vars;
-    p->node = IR_NONE;
+    p->node = p->block = IR_NONE;
     return p;
 }
 
@@ -66,6 +66,7 @@ struct ir_program *ir_program_clone(const struct ir_program *p, const char *name
         vec_push(&q->outputs, p->outputs.data[i]);
     q->phase = p->phase;
     q->node = p->node;
+    q->block = p->block;
     q->err = p->err;
     return q;
 }
@@ -328,7 +329,8 @@ int ir_emit(
         .phase = p->phase,
         .n_in = n_in,
         .in = copy_ints(&p->arena, in, n_in),
-        .node = p->node};
+        .node = p->node,
+        .block = p->phase == PHASE_FORWARD ? p->block : IR_NONE};
     if (attr)
         op.attr = *attr;
     for (int i = 0; i < n_in && !ir_reads_strided(code); i++)

@@ -94,7 +94,9 @@ struct ir_op {
     int *in, *out;
     union op_attr attr;
     int node;
-    bool recomputed;         /* a second run of a forward operator, for the backward pass */
+    int block;       /* the repeated part of the model it belongs to, from 0; IR_NONE: none, or not
+                        forward */
+    bool recomputed; /* a second run of a forward operator, for the backward pass */
     int64_t workspace_bytes; /* set by select */
 };
 
@@ -131,6 +133,7 @@ struct ir_program {
     VEC(int) outputs; /* values the host reads after a run; kept live to the end */
     enum phase phase; /* given to operators emitted now */
     int node;         /* provenance given to operators emitted now */
+    int block;        /* likewise: set by models while they append block 0, 1, ...; else IR_NONE */
     struct err err;   /* first failure; status ST_OK when none */
 };
 

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "ir/program.h"
 #include "nn/init.h"
+#include "nn/linear.h"
 
 /* A layer's variables, in the order of PyTorch's state_dict. */
 enum layer_slot { SLOT_WEIGHT, SLOT_BIAS, SLOT_MEAN, SLOT_VAR, SLOT_BATCHES, SLOT_COUNT };
@@ -59,6 +60,7 @@ struct layer_check {
 
 /* What forward_<family> works with; results are values, IR_NONE after an error. */
 struct layer_run {
+    const struct model *model;
     const struct layer *layer;
     struct ir_program *p;
     const int *in;

@@ -112,7 +112,9 @@ int forward_linear(const struct layer_run *r)
         return layer_fail(
             r, "expected %lld features in the last dimension of the input, got %s",
             (long long)wanted, shape_text(&s, (char[192]){0}, 192));
-    return ir_linear(r->p, r->in[0], layer_read(r, SLOT_WEIGHT), layer_read(r, SLOT_BIAS));
+    struct linear l = {
+        r->layer->var[SLOT_WEIGHT], r->layer->var[SLOT_BIAS], false, r->training, r->rng};
+    return nn_linear(r->model, r->p, r->in[0], &l);
 }
 
 enum status check_embedding(const struct layer_check *c)

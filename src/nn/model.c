@@ -270,7 +270,7 @@ enum status model_forward(
     const struct model *m, struct ir_program *p, const int *inputs, int n_inputs, bool training,
     int rng, int *outputs, struct err *e)
 {
-    struct layer_run r = {.p = p, .training = training, .rng = rng};
+    struct layer_run r = {.model = m, .p = p, .training = training, .rng = rng};
     TRY(ir_status(p, e));
     if (n_inputs != m->n_inputs) {
         (void)err_set(

@@ -1,5 +1,5 @@
 set(SOURCES
-    init.c layer.c layer_conv.c layer_misc.c layer_norm.c layer_params.c layer_pool.c
+    init.c layer.c layer_conv.c layer_misc.c layer_norm.c layer_params.c layer_pool.c linear.c
     model.c model_parse.c
     pickle_check.c pickle_globals.c pickle_read.c pickle_value.c pickle_write.c
     ptfile_read.c ptfile_write.c

@@ -17,6 +17,7 @@ void rewrite_at(struct rewrite *r, const struct ir_op *op)
 {
     r->p->phase = op->phase;
     r->p->node = op->node;
+    r->p->block = op->block;
 }
 
 /* Types of results follow types of operands: autocast changes them. */
@@ -45,6 +46,7 @@ enum status rewrite_end(struct rewrite *r, struct err *e)
 {
     mem_free(r->ops);
     r->ops = NULL;
+    r->p->block = IR_NONE;
     TRY(ir_status(r->p, e));
 #if SNUG_VERIFY
     TRY(ir_verify(r->p, e));

@@ -136,6 +136,32 @@ static const char *key_of(struct run *r)
     return arena_strdup(&r->memory, key);
 }
 
+static int option_of(const struct graph_node *n, const char *param, const char *const *options)
+{
+    const char *value = graph_param_str(n, param);
+    for (int i = 0; options[i]; i++)
+        if (strcmp(value, options[i]) == 0)
+            return i;
+    return 0;
+}
+
+static struct levers levers_of(const struct run *r, const struct graph_node *n)
+{
+    static const char *const checkpointing[] = {"none", "blocks", "selective", "auto", NULL};
+    static const char *const states[] = {"float32", "int8", "host", NULL};
+    static const char *const masters[] = {"float32", "none", "stochastic", NULL};
+    static const char *const dtypes[] = {"float32", "bfloat16", "float16", NULL};
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    return (struct levers){
+        .checkpointing = (enum checkpointing)option_of(n, "checkpointing", checkpointing),
+        .loss_chunk_tokens = graph_param_i64(n, "loss_chunk_tokens"),
+        .update_in_backward = graph_param_bool(n, "update_in_backward"),
+        .optimizer_state = (enum optimizer_state)option_of(n, "optimizer_state", states),
+        .parameter_dtype = types[option_of(n, "parameter_dtype", dtypes)],
+        .master_weights = (enum master_weights)option_of(n, "master_weights", masters),
+        .budget_bytes = r->o.budget_bytes};
+}
+
 static enum status
 config_of(struct run *r, const struct graph_node *n, struct train_config *c, struct err *e)
 {
@@ -170,6 +196,7 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .workspace_limit_bytes = r->frugal ? -1 : 0,
         .device = "cpu",
         .graph_key = key_of(r),
+        .levers = levers_of(r, n),
         .checkpoint_dir = checkpoint_dir(r),
         .run_name = file_name_of(r)};
     if (!(c->max_norm >= 0) || isinf(c->max_norm))

@@ -69,6 +69,7 @@ static void fill_steps_config(struct train *t, const struct train_parts *parts)
         .scaler = t->scaler.enabled,
         .log_update_ratio = c->log_update_ratio,
         .keep_best = c->patience > 0,
+        .levers = c->levers,
         .cycles_momentum = parts->schedule && schedule_momentum(parts->schedule, NULL)};
     struct sample_form *form = &t->steps_config.sample;
     form->input = shape_from(tp->rank, tp->shape);

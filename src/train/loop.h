@@ -45,6 +45,7 @@ struct train_config { /* the TrainingLoop node */
     int64_t workspace_limit_bytes;                   /* exec_options */
     const char *device, *graph_key, *checkpoint_dir; /* folder of periodic and interrupt files */
     const char *run_name;                            /* part of their names */
+    struct levers levers;
 };
 
 struct train_parts { /* what the other nodes give; borrowed */

@@ -10,6 +10,7 @@
 
 #include "nn/model.h"
 #include "passes/update.h"
+#include "train/levers.h"
 #include "train/precision.h"
 #include "train/spec.h"
 
@@ -32,6 +33,7 @@ struct step_config {
     double max_norm;
     bool scaler, log_update_ratio, cycles_momentum;
     bool keep_best; /* early stopping: one more copy of the model's state */
+    struct levers levers;
 };
 
 /* Indices into the run's programs; IR_NONE: not needed. */
