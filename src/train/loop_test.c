@@ -68,7 +68,7 @@ TEST(
 
 TEST(
     accumulators_are_float32,
-    "P2 P9: gradients of a window are summed in float32 under every precision")
+    "P2 P9b: gradients of a window are summed in float32 under every precision")
 {
     for (int p = PRECISION_FP32; p <= PRECISION_FP16; p++) {
         struct trial_setup s = trial_mlp(8, 2);
