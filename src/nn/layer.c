@@ -67,43 +67,63 @@ enum status layer_refuse(const struct layer_check *c, enum status st, const char
     return err_set(c->e, st, "layer \"%s\" (%s): %s", c->layer->id, c->layer->type->name, text);
 }
 
-/* Torch's names of the slots, and whether a slot is a parameter. */
-static const struct {
-    const char *name;
-    enum category category;
-    enum dtype dtype;
-} slots[SLOT_COUNT] = {
-    {"weight", CATEGORY_PARAMETERS, DT_F32},
-    {"bias", CATEGORY_PARAMETERS, DT_F32},
-    {"running_mean", CATEGORY_BUFFERS, DT_F32},
-    {"running_var", CATEGORY_BUFFERS, DT_F32},
-    {"num_batches_tracked", CATEGORY_BUFFERS, DT_I64}};
-
 /* Sums over thousands of such variables stay far inside 64 bits. */
 enum { ELEMENTS_MAX_LOG2 = 44 };
 
-enum status
-layer_declare(const struct layer_check *c, enum layer_slot slot, struct shape s, struct init init)
+static enum status declare(
+    const struct layer_check *c, enum dtype t, struct shape s, struct init init, bool parameter,
+    const char *name)
 {
+    struct layer *l = c->layer;
     int64_t count = shape_count(&s);
     if (count < 0 || count > (int64_t)1 << ELEMENTS_MAX_LOG2)
         return layer_refuse(
-            c, ST_INVALID, "parameter \"%s\" of shape %s is absurdly large", slots[slot].name,
+            c, ST_INVALID, "parameter \"%s\" of shape %s is absurdly large", name,
             shape_text(&s, (char[192]){0}, 192));
-    struct arena scratch;
-    arena_init(&scratch);
+    char full[512];
+    (void)snprintf(full, sizeof full, "layers.%s.%s", l->id, name);
     struct ir_var v = {
-        .name = arena_printf(&scratch, "layers.%s.%s", c->layer->id, slots[slot].name),
-        .dtype = slots[slot].dtype,
+        .name = full,
+        .dtype = t,
         .shape = s,
-        .category = slots[slot].category,
-        .trainable = slots[slot].category == CATEGORY_PARAMETERS,
+        .category = parameter ? CATEGORY_PARAMETERS : CATEGORY_BUFFERS,
+        .trainable = parameter,
         .of = IR_NONE,
-        .node = c->layer->node};
-    c->layer->var[slot] = ir_var_new(c->vars, &v);
-    c->layer->init[slot] = init;
-    arena_release(&scratch);
+        .node = l->node};
+    struct layer_var own = {.init = init, .like = (int)l->vars.n, .parameter = parameter};
+    (void)snprintf(own.name, sizeof own.name, "%s", name);
+    own.var = ir_var_new(c->vars, &v);
+    vec_push(&l->vars, own);
     return ST_OK;
+}
+
+/* A name made of parts, cut where it would not fit: no layer has such names. */
+#define NAME_FORMAT(name, fmt)                                                                     \
+    do {                                                                                           \
+        va_list ap;                                                                                \
+        va_start(ap, fmt);                                                                         \
+        (void)vsnprintf(name, sizeof(name), fmt, ap);                                              \
+        va_end(ap);                                                                                \
+    } while (0)
+
+enum status
+layer_declare(const struct layer_check *c, struct shape s, struct init init, const char *fmt, ...)
+{
+    char name[LAYER_NAME_MAX];
+    NAME_FORMAT(name, fmt);
+    return declare(c, DT_F32, s, init, true, name);
+}
+
+enum status layer_declare_buffer(
+    const struct layer_check *c, enum dtype t, struct shape s, struct init init, const char *name)
+{
+    return declare(c, t, s, init, false, name);
+}
+
+void layer_copy_starts(struct layer *l, size_t first, size_t n)
+{
+    for (size_t i = first + n; i < l->vars.n; i++)
+        l->vars.data[i].like = (int)(first + (i - first) % n);
 }
 
 int layer_fail(const struct layer_run *r, const char *fmt, ...)
@@ -119,9 +139,21 @@ int layer_fail(const struct layer_run *r, const char *fmt, ...)
     return IR_NONE;
 }
 
-int layer_read(const struct layer_run *r, enum layer_slot slot)
+int layer_var_find(const struct layer *l, const char *fmt, ...)
 {
-    int var = r->layer->var[slot];
+    char name[LAYER_NAME_MAX];
+    NAME_FORMAT(name, fmt);
+    for (size_t i = 0; i < l->vars.n; i++)
+        if (str_eq(l->vars.data[i].name, name))
+            return l->vars.data[i].var;
+    return IR_NONE;
+}
+
+int layer_read(const struct layer_run *r, const char *fmt, ...)
+{
+    char name[LAYER_NAME_MAX];
+    NAME_FORMAT(name, fmt);
+    int var = layer_var_find(r->layer, "%s", name);
     return var == IR_NONE ? IR_NONE : ir_var_read(r->p, var);
 }
 

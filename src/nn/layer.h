@@ -11,8 +11,16 @@
 #include "nn/init.h"
 #include "nn/linear.h"
 
-/* A layer's variables, in the order of PyTorch's state_dict. */
-enum layer_slot { SLOT_WEIGHT, SLOT_BIAS, SLOT_MEAN, SLOT_VAR, SLOT_BATCHES, SLOT_COUNT };
+enum { LAYER_NAME_MAX = 96 };
+
+/* One variable of a layer: "weight", "encoder.layers.0.self_attn.in_proj_weight". */
+struct layer_var {
+    char name[LAYER_NAME_MAX];
+    int var;
+    struct init init;
+    int like;       /* the variable of the layer whose starting value it has: mostly itself */
+    bool parameter; /* else a buffer */
+};
 
 /* Where padding="same" was asked for, n is not used. */
 struct layer_padding {
@@ -44,9 +52,8 @@ struct layer {
     const struct layer_type *type;
     const char *id;
     struct layer_params params;
-    int var[SLOT_COUNT]; /* IR_NONE where it has none */
-    struct init init[SLOT_COUNT];
-    int *source; /* what it reads: a layer >= 0, input port i as -1 - i */
+    VEC(struct layer_var) vars; /* in the order of PyTorch's state_dict */
+    int *source;                /* what it reads: a layer >= 0, input port i as -1 - i */
     int n_sources;
     int node; /* provenance */
 };
@@ -100,13 +107,22 @@ enum status layer_params_read(struct layer *l, const json_t *params, struct err 
 /* For the families: an error about a layer, with `layer "<id>" (<type>): ` in front. */
 enum status layer_refuse(const struct layer_check *c, enum status st, const char *fmt, ...)
     PRINTF(3, 4);
-/* Declares a variable; ST_INVALID when the shape is absurdly large. */
-enum status layer_declare(
-    const struct layer_check *c, enum layer_slot slot, struct shape s, struct init init) NODISCARD;
+/* Declares a float32 parameter of a name made by fmt, the next in the state_dict; ST_INVALID when
+ * the shape is absurdly large. */
+enum status
+layer_declare(const struct layer_check *c, struct shape s, struct init init, const char *fmt, ...)
+    PRINTF(4, 5) NODISCARD;
+enum status layer_declare_buffer(
+    const struct layer_check *c, enum dtype t, struct shape s, struct init init,
+    const char *name) NODISCARD;
+/* The variables from `first` on are groups of n: all groups start as the first does (PyTorch builds
+ * such stacks by copying one layer). */
+void layer_copy_starts(struct layer *l, size_t first, size_t n);
 /* The same for a run: sets the program's sticky error, returns IR_NONE. */
 int layer_fail(const struct layer_run *r, const char *fmt, ...) PRINTF(2, 3);
-/* The value of a variable of the layer; IR_NONE where it has none. */
-int layer_read(const struct layer_run *r, enum layer_slot slot);
+/* The variable of a name, and its value; IR_NONE where the layer has none. */
+int layer_var_find(const struct layer *l, const char *fmt, ...) PRINTF(2, 3);
+int layer_read(const struct layer_run *r, const char *fmt, ...) PRINTF(2, 3);
 /* Shape of the first input; rank -1 after an error. */
 struct shape layer_input_shape(const struct layer_run *r);
 

@@ -22,9 +22,9 @@ static struct init fan_of(const struct shape *weight)
 static enum status declare(const struct layer_check *c, struct shape weight, int64_t outputs)
 {
     struct init init = fan_of(&weight);
-    TRY(layer_declare(c, SLOT_WEIGHT, weight, init));
+    TRY(layer_declare(c, weight, init, "weight"));
     if (c->layer->params.bias)
-        return layer_declare(c, SLOT_BIAS, SHAPE(outputs), init);
+        return layer_declare(c, SHAPE(outputs), init, "bias");
     return ST_OK;
 }
 
@@ -87,14 +87,14 @@ static struct conv_attr attr_of(const struct layer *l)
 int forward_conv(const struct layer_run *r)
 {
     struct conv_attr attr = attr_of(r->layer);
-    return ir_conv(r->p, r->in[0], layer_read(r, SLOT_WEIGHT), layer_read(r, SLOT_BIAS), &attr);
+    return ir_conv(r->p, r->in[0], layer_read(r, "weight"), layer_read(r, "bias"), &attr);
 }
 
 int forward_conv_transpose(const struct layer_run *r)
 {
     struct conv_attr attr = attr_of(r->layer);
     return ir_conv_transpose(
-        r->p, r->in[0], layer_read(r, SLOT_WEIGHT), layer_read(r, SLOT_BIAS), &attr,
+        r->p, r->in[0], layer_read(r, "weight"), layer_read(r, "bias"), &attr,
         r->layer->params.output_padding);
 }
 
@@ -113,7 +113,8 @@ int forward_linear(const struct layer_run *r)
             r, "expected %lld features in the last dimension of the input, got %s",
             (long long)wanted, shape_text(&s, (char[192]){0}, 192));
     struct linear l = {
-        r->layer->var[SLOT_WEIGHT], r->layer->var[SLOT_BIAS], false, r->training, r->rng};
+        layer_var_find(r->layer, "weight"), layer_var_find(r->layer, "bias"), false, r->training,
+        r->rng};
     return nn_linear(r->model, r->p, r->in[0], &l);
 }
 
@@ -132,11 +133,11 @@ enum status check_embedding(const struct layer_check *c)
             init.zero_count = a->embedding_dim;
         }
     }
-    return layer_declare(c, SLOT_WEIGHT, SHAPE(a->num_embeddings, a->embedding_dim), init);
+    return layer_declare(c, SHAPE(a->num_embeddings, a->embedding_dim), init, "weight");
 }
 
 int forward_embedding(const struct layer_run *r)
 {
     int64_t row = r->layer->params.padding_idx;
-    return ir_embedding(r->p, r->in[0], layer_read(r, SLOT_WEIGHT), row == INT64_MIN ? -1 : row);
+    return ir_embedding(r->p, r->in[0], layer_read(r, "weight"), row == INT64_MIN ? -1 : row);
 }

@@ -34,12 +34,12 @@ int forward_activation(const struct layer_run *r)
 
 enum status check_prelu(const struct layer_check *c)
 {
-    return layer_declare(c, SLOT_WEIGHT, SHAPE(1), init_constant(0.25));
+    return layer_declare(c, SHAPE(1), init_constant(0.25), "weight");
 }
 
 int forward_prelu(const struct layer_run *r)
 {
-    return ir_prelu(r->p, r->in[0], layer_read(r, SLOT_WEIGHT));
+    return ir_prelu(r->p, r->in[0], layer_read(r, "weight"));
 }
 
 int forward_softmax(const struct layer_run *r)

@@ -6,8 +6,8 @@
 
 static enum status declare_affine(const struct layer_check *c, struct shape s, bool bias)
 {
-    TRY(layer_declare(c, SLOT_WEIGHT, s, init_constant(1)));
-    return bias ? layer_declare(c, SLOT_BIAS, s, init_constant(0)) : ST_OK;
+    TRY(layer_declare(c, s, init_constant(1), "weight"));
+    return bias ? layer_declare(c, s, init_constant(0), "bias") : ST_OK;
 }
 
 enum status check_batch_norm(const struct layer_check *c)
@@ -18,9 +18,9 @@ enum status check_batch_norm(const struct layer_check *c)
         TRY(declare_affine(c, s, true));
     if (!a->track_running_stats)
         return ST_OK;
-    TRY(layer_declare(c, SLOT_MEAN, s, init_constant(0)));
-    TRY(layer_declare(c, SLOT_VAR, s, init_constant(1)));
-    return layer_declare(c, SLOT_BATCHES, shape_scalar(), init_constant(0));
+    TRY(layer_declare_buffer(c, DT_F32, s, init_constant(0), "running_mean"));
+    TRY(layer_declare_buffer(c, DT_F32, s, init_constant(1), "running_var"));
+    return layer_declare_buffer(c, DT_I64, shape_scalar(), init_constant(0), "num_batches_tracked");
 }
 
 int forward_batch_norm(const struct layer_run *r)
@@ -37,8 +37,9 @@ int forward_batch_norm(const struct layer_run *r)
             (long long)s.dim[1], (long long)l->params.num_features, TEXT(s),
             (long long)l->params.num_features);
     return ir_batch_norm(
-        r->p, r->in[0], layer_read(r, SLOT_WEIGHT), layer_read(r, SLOT_BIAS), l->var[SLOT_MEAN],
-        l->var[SLOT_VAR], l->var[SLOT_BATCHES], r->training, l->params.momentum, l->params.eps);
+        r->p, r->in[0], layer_read(r, "weight"), layer_read(r, "bias"),
+        layer_var_find(l, "running_mean"), layer_var_find(l, "running_var"),
+        layer_var_find(l, "num_batches_tracked"), r->training, l->params.momentum, l->params.eps);
 }
 
 enum status check_instance_norm(const struct layer_check *c)
@@ -58,7 +59,7 @@ int forward_instance_norm(const struct layer_run *r)
             r, "expected input with %lld channels, got %s", (long long)l->params.num_features,
             TEXT(s));
     return ir_instance_norm(
-        r->p, r->in[0], layer_read(r, SLOT_WEIGHT), layer_read(r, SLOT_BIAS), l->params.eps);
+        r->p, r->in[0], layer_read(r, "weight"), layer_read(r, "bias"), l->params.eps);
 }
 
 enum status check_layer_norm(const struct layer_check *c)
@@ -80,7 +81,7 @@ int forward_layer_norm(const struct layer_run *r)
             r, "given normalized_shape=%s, expected input whose last dimensions are these, got %s",
             TEXT(*wanted), TEXT(s));
     return ir_layer_norm(
-        r->p, r->in[0], layer_read(r, SLOT_WEIGHT), layer_read(r, SLOT_BIAS), wanted->rank,
+        r->p, r->in[0], layer_read(r, "weight"), layer_read(r, "bias"), wanted->rank,
         r->layer->params.eps);
 }
 
@@ -102,6 +103,5 @@ int forward_group_norm(const struct layer_run *r)
         return layer_fail(
             r, "expected input with %lld channels, got %s", (long long)a->num_channels, TEXT(s));
     return ir_group_norm(
-        r->p, r->in[0], layer_read(r, SLOT_WEIGHT), layer_read(r, SLOT_BIAS), a->num_groups,
-        a->eps);
+        r->p, r->in[0], layer_read(r, "weight"), layer_read(r, "bias"), a->num_groups, a->eps);
 }

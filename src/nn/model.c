@@ -5,24 +5,20 @@
 
 #include <string.h>
 
-static bool slot_is_param(int slot)
-{
-    return slot == SLOT_WEIGHT || slot == SLOT_BIAS;
-}
-
 /* Lists the variables: state and parameters, both in the order of the nodes. */
 static void lists_make(struct model *m)
 {
-    m->state = ARENA_ARRAY(&m->arena, int, m->n_layers *SLOT_COUNT + 1);
-    m->params = ARENA_ARRAY(&m->arena, int, m->n_layers *SLOT_COUNT + 1);
+    size_t n = 0;
+    for (int i = 0; i < m->n_layers; i++)
+        n += m->layers[i].vars.n;
+    m->state = ARENA_ARRAY(&m->arena, int, n + 1);
+    m->params = ARENA_ARRAY(&m->arena, int, n + 1);
     for (int i = 0; i < m->n_layers; i++) {
-        for (int slot = 0; slot < SLOT_COUNT; slot++) {
-            int var = m->layers[i].var[slot];
-            if (var == IR_NONE)
-                continue;
-            m->state[m->n_state++] = var;
-            if (slot_is_param(slot))
-                m->params[m->n_params++] = var;
+        const struct layer *l = &m->layers[i];
+        for (size_t k = 0; k < l->vars.n; k++) {
+            m->state[m->n_state++] = l->vars.data[k].var;
+            if (l->vars.data[k].parameter)
+                m->params[m->n_params++] = l->vars.data[k].var;
         }
     }
 }
@@ -63,6 +59,8 @@ void model_free(struct model *m)
 {
     if (!m)
         return;
+    for (int i = 0; i < m->n_layers; i++)
+        vec_release(&m->layers[i].vars);
     arena_release(&m->arena);
     mem_free(m);
 }
@@ -303,9 +301,13 @@ void model_init_var(const struct model *m, int var, void *data, uint64_t seed)
     const struct ir_var *v = &m->vars->list.data[var];
     for (int i = 0; i < m->n_layers; i++) {
         const struct layer *l = &m->layers[i];
-        for (int slot = 0; slot < SLOT_COUNT; slot++)
-            if (l->var[slot] == var)
-                init_fill(&l->init[slot], v->name, seed, v->dtype, shape_count(&v->shape), data);
+        for (size_t k = 0; k < l->vars.n; k++) {
+            if (l->vars.data[k].var != var)
+                continue;
+            const struct layer_var *as = &l->vars.data[l->vars.data[k].like];
+            const char *name = m->vars->list.data[as->var].name;
+            init_fill(&as->init, name, seed, v->dtype, shape_count(&v->shape), data);
+        }
     }
 }
 

@@ -134,8 +134,6 @@ static enum status layer_read_node(struct parse *s, const json_t *node, struct n
         return st;
     }
     l->id = arena_strdup(&s->m->arena, n->id);
-    for (int i = 0; i < SLOT_COUNT; i++)
-        l->var[i] = IR_NONE;
     TRY(layer_params_read(l, json_object_get(node, "params"), s->e));
     n->layer = s->m->n_layers++;
     return ST_OK;
