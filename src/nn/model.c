@@ -34,15 +34,24 @@ static enum status layers_check(struct model *m, struct err *e)
     return ST_OK;
 }
 
+struct model *model_new(const struct model_kind *kind, const char *node_id, struct ir_vars *vars)
+{
+    struct model *m = mem_alloc(sizeof *m);
+    arena_init(&m->arena);
+    m->kind = kind;
+    m->vars = vars;
+    m->node_id = arena_strdup(&m->arena, node_id);
+    return m;
+}
+
+static const struct model_kind sequential;
+
 enum status model_from_layers(
     const char *layers_json, const char *node_id, struct ir_vars *vars, struct model **out,
     struct err *e)
 {
-    struct model *m = mem_alloc(sizeof *m);
+    struct model *m = model_new(&sequential, node_id, vars);
     enum status st = ST_OK;
-    arena_init(&m->arena);
-    m->vars = vars;
-    m->node_id = arena_strdup(&m->arena, node_id);
     TRY_OUT(model_parse(m, layers_json, e));
     TRY_OUT(layers_check(m, e));
     lists_make(m);
@@ -50,7 +59,7 @@ enum status model_from_layers(
     return ST_OK;
 out:
     if (e)
-        err_node(e, node_id, "SequentialModel");
+        err_node(e, node_id, sequential.node_type);
     model_free(m);
     return st;
 }
@@ -97,6 +106,17 @@ int model_state_var(const struct model *m, int i)
     return m->state[i];
 }
 
+int model_alias_count(const struct model *m)
+{
+    return m->n_aliases;
+}
+
+const char *model_alias(const struct model *m, int i, int *var)
+{
+    *var = m->aliases[i].var;
+    return m->aliases[i].name;
+}
+
 int model_param_count_vars(const struct model *m)
 {
     return m->n_params;
@@ -132,15 +152,50 @@ bool model_has_batch_stats(const struct model *m)
     return m->n_state > m->n_params;
 }
 
+const char *model_node_type(const struct model *m)
+{
+    return m->kind->node_type;
+}
+
+bool model_wants_checkpointing(const struct model *m)
+{
+    return m->wants_checkpointing;
+}
+
 bool model_has_dropout(const struct model *m)
+{
+    return m->kind->has_dropout(m);
+}
+
+enum dtype model_input_dtype_at(const struct model *m, int port)
+{
+    return m->kind->input_dtype(m, port);
+}
+
+enum dtype model_input_dtype(const struct model *m)
+{
+    return model_input_dtype_at(m, 0);
+}
+
+bool model_input_shape_hint(const struct model *m, struct shape *sample)
+{
+    return m->kind->input_shape_hint(m, sample);
+}
+
+void model_init_var(const struct model *m, int var, void *data, uint64_t seed)
+{
+    m->kind->init_var(m, var, data, seed);
+}
+
+/* ---- SequentialModel: what it wants ---- */
+
+static bool sequential_has_dropout(const struct model *m)
 {
     for (int i = 0; i < m->n_layers; i++)
         if (str_eq(m->layers[i].type->name, "Dropout") && m->layers[i].params.p > 0)
             return true;
     return false;
 }
-
-/* ---- what it wants ---- */
 
 static bool reads(const struct layer *l, int source)
 {
@@ -162,7 +217,7 @@ static bool passes_indices(const struct layer *l)
 
 /* A value holds indices when an Embedding reads it, straight or through views. In topological
  * order from the end, so that each layer's readers are known before it. */
-enum dtype model_input_dtype_at(const struct model *m, int port)
+static enum dtype sequential_input_dtype(const struct model *m, int port)
 {
     bool *indices = mem_alloc((size_t)m->n_layers + 1);
     bool found = false;
@@ -177,11 +232,6 @@ enum dtype model_input_dtype_at(const struct model *m, int port)
     }
     mem_free(indices);
     return found ? DT_I64 : DT_F32;
-}
-
-enum dtype model_input_dtype(const struct model *m)
-{
-    return model_input_dtype_at(m, 0);
 }
 
 static bool layer_hint(const struct layer *l, struct shape *s)
@@ -201,7 +251,7 @@ static bool layer_hint(const struct layer *l, struct shape *s)
     return true;
 }
 
-bool model_input_shape_hint(const struct model *m, struct shape *sample)
+static bool sequential_hint(const struct model *m, struct shape *sample)
 {
     for (int i = 0; i < m->n_layers; i++)
         if (reads(&m->layers[i], -1) && layer_hint(&m->layers[i], sample))
@@ -264,39 +314,47 @@ static void outputs_mark(const struct model *m, struct ir_program *p, const int 
     }
 }
 
-enum status model_forward(
-    const struct model *m, struct ir_program *p, const int *inputs, int n_inputs, bool training,
-    int rng, int *outputs, struct err *e)
+static void sequential_forward(
+    const struct model *m, struct ir_program *p, const int *inputs, bool training, int rng,
+    int *outputs)
 {
     struct layer_run r = {.model = m, .p = p, .training = training, .rng = rng};
-    TRY(ir_status(p, e));
-    if (n_inputs != m->n_inputs) {
-        (void)err_set(
-            e, ST_INVALID, "the model takes %d inputs, and got %d", m->n_inputs, n_inputs);
-        if (e)
-            err_node(e, m->node_id, "SequentialModel");
-        return ST_INVALID;
-    }
     int *values = mem_alloc(((size_t)m->n_layers + 1) * sizeof *values);
     int *in = mem_alloc(((size_t)sources_max(m) + 1) * sizeof *in);
-    int node = p->node;
     layers_run(m, &r, inputs, values, in);
-    p->node = node;
     for (int i = 0; i < m->n_outputs; i++)
         outputs[i] =
             p->err.status == ST_OK ? value_of(m->outputs[i].source, inputs, values) : IR_NONE;
     mem_free(values);
     mem_free(in);
+}
+
+enum status model_forward(
+    const struct model *m, struct ir_program *p, const int *inputs, int n_inputs, bool training,
+    int rng, int *outputs, struct err *e)
+{
+    TRY(ir_status(p, e));
+    if (n_inputs != m->n_inputs) {
+        (void)err_set(
+            e, ST_INVALID, "the model takes %d inputs, and got %d", m->n_inputs, n_inputs);
+        if (e)
+            err_node(e, m->node_id, m->kind->node_type);
+        return ST_INVALID;
+    }
+    int node = p->node, block = p->block;
+    m->kind->forward(m, p, inputs, training, rng, outputs);
+    p->node = node;
+    p->block = block;
     if (p->err.status == ST_OK)
         outputs_mark(m, p, outputs);
     else
-        err_node(&p->err, m->node_id, "SequentialModel");
+        err_node(&p->err, m->node_id, m->kind->node_type);
     return ir_status(p, e);
 }
 
 /* ---- starting values ---- */
 
-void model_init_var(const struct model *m, int var, void *data, uint64_t seed)
+static void sequential_init_var(const struct model *m, int var, void *data, uint64_t seed)
 {
     const struct ir_var *v = &m->vars->list.data[var];
     for (int i = 0; i < m->n_layers; i++) {
@@ -310,6 +368,14 @@ void model_init_var(const struct model *m, int var, void *data, uint64_t seed)
         }
     }
 }
+
+static const struct model_kind sequential = {
+    .node_type = "SequentialModel",
+    .input_dtype = sequential_input_dtype,
+    .input_shape_hint = sequential_hint,
+    .has_dropout = sequential_has_dropout,
+    .forward = sequential_forward,
+    .init_var = sequential_init_var};
 
 /* ---- the default ---- */
 

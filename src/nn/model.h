@@ -1,7 +1,9 @@
-/* model.h - SequentialModel: the `layers` document (version 2), its parameters, and its programs.
+/* model.h - models: their parameters and their programs. A model is a SequentialModel, made here
+ * from its `layers` document (version 2), or a transformer (nn/transformer.h).
  *
- * FORMAT  a JSON text {"version": 2, "nodes": [...], "edges": [...]}: one Input and one Output node
- * with named ports, between them layers (layers.def) and merges. docs of the nodes: layers.def.
+ * FORMAT of `layers`: a JSON text {"version": 2, "nodes": [...], "edges": [...]}: one Input and one
+ * Output node with named ports, between them layers (layers.def) and merges. docs of the nodes:
+ * layers.def.
  *
  * A model owns no tensor: it declares variables in an `ir_vars`, appends its forward pass to
  * programs, and fills buffers with starting values. Names are those of PyTorch's state_dict:
@@ -59,13 +61,20 @@ void model_init_var(const struct model *m, int var, void *data, uint64_t seed);
 /* The state in the order of PyTorch's state_dict; its names are the variables'. */
 int model_state_count(const struct model *m);
 int model_state_var(const struct model *m, int i);
+/* Second names that PyTorch's state_dict has for a variable: "lm_head.weight" of a head tied to the
+ * embedding. Files may have them or not; where they do, both tensors must be equal. */
+int model_alias_count(const struct model *m);
+const char *model_alias(const struct model *m, int i, int *var);
 /* The parameters alone, as model.parameters() gives them: PyTorch's optimizers number them so. */
 int model_param_count_vars(const struct model *m);
 int model_param_var(const struct model *m, int i);
 
 int64_t model_parameter_count(const struct model *m); /* elements of all parameters */
 int64_t model_trainable_count(const struct model *m);
-bool model_has_batch_stats(const struct model *m); /* a layer keeps running statistics */
-bool model_has_dropout(const struct model *m);     /* a layer draws noise while training */
+bool model_has_batch_stats(const struct model *m);  /* a layer keeps running statistics */
+bool model_has_dropout(const struct model *m);      /* a layer draws noise while training */
+const char *model_node_type(const struct model *m); /* "SequentialModel": the node that makes it */
+/* The node that made it asks for levers.checkpointing "blocks" where the loop asks for none. */
+bool model_wants_checkpointing(const struct model *m);
 
 #endif
