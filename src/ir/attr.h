@@ -136,6 +136,14 @@ struct rope_attr {
     bool interleaved; /* pairs are (0, 1), (2, 3), ... instead of (i, i + dims / 2) */
     bool inverse;     /* turns back: the gradient */
 };
+enum recurrent_kind { RECURRENT_LSTM, RECURRENT_GRU, RECURRENT_TANH, RECURRENT_RELU };
+/* A recurrent layer over a whole sequence, starting from zeros. Gates in PyTorch's order: i, f, g,
+ * o; r, z, n; one. */
+struct recurrent_attr {
+    enum recurrent_kind kind;
+    bool reverse; /* from the last step to the first */
+    bool keep;    /* keeps what the gradient needs; false: only the last cell state */
+};
 struct grad_check_attr {
     double max_norm;      /* 0 = no clipping */
     bool allow_nonfinite; /* true with a gradient scaler: skip the update, the run goes on */
@@ -157,6 +165,7 @@ union op_attr {
     struct optim_attr optim;
     struct attention_attr attention;
     struct rope_attr rope;
+    struct recurrent_attr recurrent;
     struct grad_check_attr check;
 };
 

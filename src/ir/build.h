@@ -45,6 +45,12 @@ int ir_attention(
 int ir_rope_table(struct ir_program *p, const struct rope_attr *a);
 /* x [B, S, N, D], S <= rows of the table; turns the first `dims` features of each head. */
 int ir_rope(struct ir_program *p, int x, int table, const struct rope_attr *a);
+/* Recurrent layer: x [S, N, I], w_ih [G H, I], w_hh [G H, H], biases [G H] or IR_NONE -> [S, N, H],
+ * as torch.nn.LSTM, GRU, RNN from states of 0. One direction of one layer; what the kernel keeps
+ * for the gradient: a->keep. */
+int ir_recurrent(
+    struct ir_program *p, int x, int w_ih, int w_hh, int b_ih, int b_hh,
+    const struct recurrent_attr *a);
 /* Elementwise */
 int ir_unary(struct ir_program *p, enum opcode code, int x);
 int ir_unary_attr(struct ir_program *p, enum opcode code, int x, struct ew_attr attr);

@@ -18,6 +18,7 @@
 #define grad_count_correct NULL
 #define grad_fill NULL
 #define grad_embedding_grad NULL
+#define grad_recurrent_grad NULL
 #define grad_loss_grad NULL
 #define grad_accumulate NULL
 #define grad_grad_check NULL
@@ -91,6 +92,8 @@ bool ir_operand_optional(enum opcode code, int i)
         return i == 3;
     if (code == OP_LOSS_EW_GRAD)
         return i == 3 || i == 4;
+    if (code == OP_RECURRENT_GRAD)
+        return i == 3;
     return rows[code].n_in_max >= 0 && i >= rows[code].n_in_min && code != OP_OPTIMIZER;
 }
 

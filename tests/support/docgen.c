@@ -214,7 +214,7 @@ static void operators(struct str *out)
         if (row->n_out > 0)
             str_printf(out, "%d|", row->n_out);
         else
-            str_add(out, "as updated|");
+            str_add(out, row->mutated ? "as updated|" : "by kind|");
         str_printf(out, "%s|%s|", f->shape, class_names[row->autocast]);
         add_bits(out, row->flags, flags, 6);
         bool has = row->grad && !(row->flags & OPF_NOGRAD);

@@ -408,6 +408,17 @@ static int step_embedding(struct step *s)
     return ir_embedding(s->p, arg(s, 0), arg(s, 1), get_i64(s, "padding_idx", -1));
 }
 
+/* operands: x, w_ih, w_hh, b_ih, b_hh */
+static int step_recurrent(struct step *s)
+{
+    static const char *const kinds[] = {"lstm", "gru", "tanh", "relu"};
+    struct recurrent_attr a = {.reverse = get_bool(s, "reverse"), .keep = get_bool(s, "keep")};
+    for (int i = 0; i < 4; i++)
+        if (str_eq(kinds[i], json_get_str(s->spec, "kind", "lstm")))
+            a.kind = (enum recurrent_kind)i;
+    return ir_recurrent(s->p, arg(s, 0), arg(s, 1), arg(s, 2), arg(s, 3), arg(s, 4), &a);
+}
+
 static int step_cross_entropy(struct step *s)
 {
     struct loss_attr a = get_loss(s);
@@ -504,10 +515,8 @@ static int step_copy(struct step *s)
     X(cast)                                                                                        \
     X(fill)                                                                                        \
     X(embedding)                                                                                   \
-    X(cross_entropy)                                                                               \
-    X(nll)                                                                                         \
-    X(loss_ew)                                                                                     \
-    X(margin_ranking) X(cosine_embedding) X(grad_check) X(accumulate) X(update_ratio) X(copy)
+    X(recurrent) X(cross_entropy) X(nll) X(loss_ew) X(margin_ranking) X(cosine_embedding)          \
+        X(grad_check) X(accumulate) X(update_ratio) X(copy)
 
 static const struct {
     const char *name;
