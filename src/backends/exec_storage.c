@@ -83,7 +83,7 @@ static bool may_take(struct folding *w, const struct ir_op *op, int i, int k)
 {
     const struct ir_program *p = w->p;
     int in = op->in[k], out = op->out[0];
-    if (in == IR_NONE)
+    if (in == IR_NONE || !ir_may_overwrite(op, k))
         return false;
     int root = find(w->f, in);
     const struct fold *f = &w->f[root];

@@ -7,6 +7,11 @@
 enum act { ACT_NONE, ACT_RELU };
 enum reduction { REDUCE_MEAN, REDUCE_SUM, REDUCE_NONE, REDUCE_BATCHMEAN };
 enum norm_kind { NORM_BATCH, NORM_LAYER, NORM_GROUP, NORM_RMS };
+/* Statistics per row of trailing dimensions, gamma and beta per element of a row. */
+static inline bool norm_by_rows(enum norm_kind k)
+{
+    return k == NORM_LAYER || k == NORM_RMS;
+}
 enum loss_kind {
     LOSS_MSE,
     LOSS_L1,
@@ -38,7 +43,7 @@ struct pool_attr {
 struct norm_attr {
     enum norm_kind kind;
     int64_t groups; /* NORM_GROUP */
-    int trailing;   /* NORM_LAYER: number of trailing dimensions normalised */
+    int trailing;   /* NORM_LAYER, NORM_RMS: number of trailing dimensions normalised */
     double eps,
         momentum; /* momentum: of the running statistics, NORM_BATCH; < 0 = cumulative mean */
     enum act act; /* fused: y = act(norm(x) [+ residual]) */

@@ -391,6 +391,14 @@ int ir_layer_norm(struct ir_program *p, int x, int gamma, int beta, int trailing
         (struct norm_attr){.kind = NORM_LAYER, .trailing = trailing, .eps = eps});
 }
 
+int ir_rms_norm(struct ir_program *p, int x, int gamma, double eps)
+{
+    if (ir_idle(p, x))
+        return IR_NONE;
+    return norm_of(
+        p, x, gamma, IR_NONE, (struct norm_attr){.kind = NORM_RMS, .trailing = 1, .eps = eps});
+}
+
 int ir_group_norm(struct ir_program *p, int x, int gamma, int beta, int64_t groups, double eps)
 {
     if (ir_idle(p, x))

@@ -36,6 +36,12 @@ void ir_grad_add(struct ir_grad *g, int value, int gradient)
     g->gradient[value] = before == IR_NONE ? gradient : ir_binary(g->p, OP_ADD, before, gradient);
 }
 
+void ir_grad_replace(struct ir_grad *g, int value, int gradient)
+{
+    if (!ir_idle(g->p, gradient) && ir_grad_wanted(g, value))
+        g->gradient[value] = gradient;
+}
+
 /* Marks the floating values that trainable variables lead to. */
 static void mark_needed(struct ir_program *p)
 {

@@ -13,6 +13,8 @@
 #define grad_norm_stats NULL
 #define grad_norm_grad NULL
 #define grad_act_grad NULL
+#define grad_attention_grad NULL
+#define grad_rope_table NULL
 #define grad_prelu_grad NULL
 #define grad_argmax NULL
 #define grad_count_correct NULL
@@ -94,13 +96,23 @@ bool ir_operand_optional(enum opcode code, int i)
         return i == 3 || i == 4;
     if (code == OP_RECURRENT_GRAD)
         return i == 3;
+    if (code == OP_ATTENTION_GRAD)
+        return i >= 2 && i <= 5;
     return rows[code].n_in_max >= 0 && i >= rows[code].n_in_min && code != OP_OPTIMIZER;
 }
 
 bool ir_reads_strided(enum opcode code)
 {
     return (rows[code].flags & OPF_VIEW) || rows[code].shape == shape_binary ||
-           code == OP_CONTIGUOUS || code == OP_GEMM || code == OP_CAST;
+           code == OP_CONTIGUOUS || code == OP_GEMM || code == OP_CAST || code == OP_ATTENTION ||
+           code == OP_ATTENTION_GRAD || code == OP_ROPE;
+}
+
+bool ir_may_overwrite(const struct ir_op *op, int operand)
+{
+    if (!(rows[op->code].flags & OPF_INPLACE))
+        return false;
+    return op->code != OP_EMBEDDING_GRAD || operand == 2;
 }
 
 void ir_mutated_outs(const struct ir_program *p, const struct ir_op *op, struct ir_shape_out *out)

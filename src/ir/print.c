@@ -74,12 +74,12 @@ static void show_pool(struct str *s, const struct ir_op *op)
 
 static void show_norm(struct str *s, const struct ir_op *op)
 {
-    static const char *const kinds[] = {"batch", "layer", "group"};
+    static const char *const kinds[] = {"batch", "layer", "group", "rms"};
     const struct norm_attr *a = &op->attr.norm;
     str_printf(s, " %s", kinds[a->kind]);
     if (a->kind == NORM_GROUP)
         whole(s, "groups", a->groups, -1);
-    if (a->kind == NORM_LAYER)
+    if (norm_by_rows(a->kind))
         whole(s, "trailing", a->trailing, 1);
     real(s, "eps", a->eps, 1e-5);
     if (op->code == OP_BATCH_STATS)
@@ -94,6 +94,36 @@ static void show_gemm(struct str *s, const struct ir_op *op)
     flag(s, "tb", op->attr.gemm.tb);
     flag(s, "f32_out", op->attr.gemm.f32_out);
     act(s, op->attr.gemm.act);
+}
+
+static void show_attention(struct str *s, const struct ir_op *op)
+{
+    const struct attention_attr *a = &op->attr.attention;
+    str_printf(s, " heads=%lld", (long long)a->heads);
+    whole(s, "kv_heads", a->kv_heads, a->heads);
+    real(s, "scale", a->scale, 0);
+    flag(s, "causal", a->causal);
+    whole(s, "window", a->window, 0);
+    if (a->dropout > 0)
+        str_printf(s, " dropout=%.9g stream=%u", a->dropout, (unsigned)a->stream);
+}
+
+static void show_rope_table(struct str *s, const struct ir_op *op)
+{
+    const struct rope_attr *a = &op->attr.rope;
+    real(s, "theta", a->theta, 10000);
+    whole(s, "start", a->start, 0);
+    if (a->factor > 0)
+        str_printf(
+            s, " factor=%.9g low_freq_factor=%.9g high_freq_factor=%.9g original_positions=%lld",
+            a->factor, a->low_freq_factor, a->high_freq_factor, (long long)a->original_positions);
+}
+
+static void show_rope(struct str *s, const struct ir_op *op)
+{
+    whole(s, "heads", op->attr.rope.heads, 0);
+    flag(s, "interleaved", op->attr.rope.interleaved);
+    flag(s, "inverse", op->attr.rope.inverse);
 }
 
 static void show_element(struct str *s, const struct ir_op *op)
@@ -245,6 +275,10 @@ static const struct shower {
     {"norm_stats", show_norm},
     {"norm_apply", show_norm},
     {"norm_grad", show_norm},
+    {"attention", show_attention},
+    {"attention_grad", show_attention},
+    {"rope_table", show_rope_table},
+    {"rope", show_rope},
     {"unary", show_element},
     {"act_grad", show_act_grad},
     {"reduce", show_reduce},

@@ -192,6 +192,8 @@ const struct ir_op_row *ir_op_row(enum opcode code);
 bool ir_opcode_find(const char *name, enum opcode *out);
 /* Number of leading inputs that op updates in place. */
 int ir_op_mutated(const struct ir_op *op);
+/* May output 0 take the storage of this operand, where it dies here and has the same form? */
+bool ir_may_overwrite(const struct ir_op *op, int operand);
 
 /* ---- reverse-mode differentiation ---- */
 /* Appends to p the gradients of scalar value `loss`, seeded with value `seed` (float32 scalar), and
@@ -204,6 +206,8 @@ void ir_backward(struct ir_program *p, int loss, int seed, int *grad_of_var);
 int ir_grad_get(const struct ir_grad *g, int value);
 bool ir_grad_wanted(const struct ir_grad *g, int value);
 void ir_grad_add(struct ir_grad *g, int value, int gradient);
+/* The gradient becomes this one, which has the contributions so far in it. */
+void ir_grad_replace(struct ir_grad *g, int value, int gradient);
 struct ir_program *ir_grad_program(struct ir_grad *g);
 
 /* ---- checking and printing ---- */

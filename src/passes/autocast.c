@@ -39,7 +39,9 @@ static int cast(struct casting *c, int v, enum dtype to)
 
 static void cast_all(struct casting *c, struct ir_op *op, enum dtype to)
 {
-    for (int k = 0; k < op->n_in; k++)
+    /* A mask that is added to scores stays what it is: scores are float32. */
+    int n = op->code == OP_ATTENTION && op->n_in > 3 ? 3 : op->n_in;
+    for (int k = 0; k < n; k++)
         op->in[k] = cast(c, op->in[k], to);
 }
 

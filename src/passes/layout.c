@@ -120,7 +120,7 @@ static bool takes_channels(const struct laying *w, const struct ir_op *op)
     unsigned in, out;
     if (!(ir_op_row(op->code)->flags & OPF_CHANNEL) || op->code == OP_REORDER)
         return false;
-    if (op->code >= OP_BATCH_STATS && op->code <= OP_NORM_GRAD && op->attr.norm.kind == NORM_LAYER)
+    if (op->code >= OP_BATCH_STATS && op->code <= OP_NORM_GRAD && norm_by_rows(op->attr.norm.kind))
         return false;
     roles(op, &in, &out);
     for (int k = 0; k < op->n_in; k++) {

@@ -214,7 +214,7 @@ static void operators(struct str *out)
         if (row->n_out > 0)
             str_printf(out, "%d|", row->n_out);
         else
-            str_add(out, row->mutated ? "as updated|" : "by kind|");
+            str_add(out, row->mutated ? "as updated|" : "as operands|");
         str_printf(out, "%s|%s|", f->shape, class_names[row->autocast]);
         add_bits(out, row->flags, flags, 6);
         bool has = row->grad && !(row->flags & OPF_NOGRAD);
@@ -230,10 +230,9 @@ static void operators(struct str *out)
         str_add(out, "|\n");
     }
     str_add(
-        out,
-        "\nLeft out, and coming with transformers: attention, recurrent layers, rotary positions, "
-        "RMS norm. Left out\naltogether: second derivatives (operators that only gradients use "
-        "have no gradient of their own).\n");
+        out, "\nLeft out, and coming with transformers: recurrent layers. Left out\naltogether: "
+             "second derivatives (operators that only gradients use "
+             "have no gradient of their own).\n");
 }
 
 static void autocast(struct str *out)

@@ -419,6 +419,51 @@ static int step_recurrent(struct step *s)
     return ir_recurrent(s->p, arg(s, 0), arg(s, 1), arg(s, 2), arg(s, 3), arg(s, 4), &a);
 }
 
+static int step_rms_norm(struct step *s)
+{
+    return ir_rms_norm(s->p, arg(s, 0), arg(s, 1), get_f64(s, "eps", 1e-6));
+}
+
+static int step_attention(struct step *s)
+{
+    struct attention_attr a = {
+        .heads = get_i64(s, "heads", 1),
+        .kv_heads = get_i64(s, "kv_heads", get_i64(s, "heads", 1)),
+        .scale = get_f64(s, "scale", 0),
+        .causal = get_bool(s, "causal"),
+        .window = get_i64(s, "window", 0),
+        .dropout = get_f64(s, "dropout", 0),
+        .stream = (uint32_t)get_i64(s, "stream", 0)};
+    return ir_attention(s->p, arg(s, 0), arg(s, 1), arg(s, 2), arg(s, 3), arg(s, 4), &a);
+}
+
+static struct rope_attr get_rope(struct step *s)
+{
+    return (struct rope_attr){
+        .positions = get_i64(s, "positions", 0),
+        .dims = get_i64(s, "dims", 0),
+        .start = get_i64(s, "start", 0),
+        .theta = get_f64(s, "theta", 10000),
+        .factor = get_f64(s, "factor", 0),
+        .low_freq_factor = get_f64(s, "low_freq_factor", 0),
+        .high_freq_factor = get_f64(s, "high_freq_factor", 0),
+        .original_positions = get_i64(s, "original_positions", 0),
+        .heads = get_i64(s, "heads", 0),
+        .interleaved = get_bool(s, "interleaved")};
+}
+
+static int step_rope_table(struct step *s)
+{
+    struct rope_attr a = get_rope(s);
+    return ir_rope_table(s->p, &a);
+}
+
+static int step_rope(struct step *s)
+{
+    struct rope_attr a = get_rope(s);
+    return ir_rope(s->p, arg(s, 0), arg(s, 1), &a);
+}
+
 static int step_cross_entropy(struct step *s)
 {
     struct loss_attr a = get_loss(s);
@@ -515,8 +560,9 @@ static int step_copy(struct step *s)
     X(cast)                                                                                        \
     X(fill)                                                                                        \
     X(embedding)                                                                                   \
-    X(recurrent) X(cross_entropy) X(nll) X(loss_ew) X(margin_ranking) X(cosine_embedding)          \
-        X(grad_check) X(accumulate) X(update_ratio) X(copy)
+    X(rms_norm)                                                                                    \
+    X(attention) X(rope_table) X(rope) X(recurrent) X(cross_entropy) X(nll) X(loss_ew)             \
+        X(margin_ranking) X(cosine_embedding) X(grad_check) X(accumulate) X(update_ratio) X(copy)
 
 static const struct {
     const char *name;

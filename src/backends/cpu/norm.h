@@ -29,18 +29,18 @@ VEC_FN int64_t norm_least(int64_t a, int64_t b)
 static inline struct norm_view norm_view_of(const struct norm_attr *a, const struct tensor *x)
 {
     struct norm_view v = {0};
-    int lead = a->kind == NORM_LAYER ? x->shape.rank - a->trailing : 2;
+    int lead = norm_by_rows(a->kind) ? x->shape.rank - a->trailing : 2;
     struct shape outer = {.rank = lead}, inner = {.rank = x->shape.rank - lead};
     memcpy(outer.dim, x->shape.dim, sizeof outer.dim[0] * (size_t)lead);
     memcpy(inner.dim, x->shape.dim + lead, sizeof inner.dim[0] * (size_t)inner.rank);
     v.s = shape_count(&inner);
-    v.n = a->kind == NORM_LAYER ? shape_count(&outer) : outer.dim[0];
-    v.channels = a->kind == NORM_LAYER ? 1 : outer.dim[1];
+    v.n = norm_by_rows(a->kind) ? shape_count(&outer) : outer.dim[0];
+    v.channels = norm_by_rows(a->kind) ? 1 : outer.dim[1];
     v.k = x->layout == LAYOUT_CL ? v.channels : x->layout == LAYOUT_C16 ? 16 : 1;
-    if (a->kind != NORM_LAYER && v.s == 1) /* [N, C]: channels are adjacent */
+    if (!norm_by_rows(a->kind) && v.s == 1) /* [N, C]: channels are adjacent */
         v.k = v.channels;
     v.b = v.k > 0 ? v.channels / v.k : 0;
-    v.groups = a->kind == NORM_BATCH ? 0 : a->kind == NORM_LAYER ? 1 : a->groups;
+    v.groups = a->kind == NORM_BATCH ? 0 : norm_by_rows(a->kind) ? 1 : a->groups;
     v.slices = v.n;
     if (a->kind == NORM_BATCH && v.k > 1) {
         int64_t work = v.n * v.s * v.channels / NORM_SLICE_LEAST + 1;

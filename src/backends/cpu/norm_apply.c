@@ -162,7 +162,7 @@ apply_prepare(const struct kernel_args *a, int64_t *workspace_bytes, void **stat
     (void)state;
     (void)e;
     struct norm_view v = norm_view_of(&a->attr->norm, &a->in[0]);
-    *workspace_bytes = a->attr->norm.kind == NORM_LAYER ? 0 : norm_coefs_bytes(&v, 3);
+    *workspace_bytes = norm_by_rows(a->attr->norm.kind) ? 0 : norm_coefs_bytes(&v, 3);
     return ST_OK;
 }
 
@@ -176,7 +176,7 @@ static enum status apply_run_all(const struct kernel_args *a, struct err *e)
         p.residual = a->in[5].data;
         p.residual_type = a->in[5].dtype;
     }
-    if (a->attr->norm.kind == NORM_LAYER) {
+    if (norm_by_rows(a->attr->norm.kind)) {
 #pragma omp parallel for schedule(static) if (norm_parallel(&v))
         for (int64_t r = 0; r < v.n; r++)
             DTYPE_CONST(x->dtype, T, layer_row(&v, a, &p, T, r));

@@ -303,7 +303,7 @@ channels_grad(const struct norm_view *v, const struct kernel_args *a, const stru
     dx_all(v, p, type, &c);
 }
 
-/* ---- layer norm: rows; dgamma and dbeta by slices of rows ---- */
+/* ---- layer and rms norm: rows; dgamma and dbeta by slices of rows ---- */
 
 static int64_t layer_slices(const struct norm_view *v)
 {
@@ -358,13 +358,15 @@ static void layer_slice(
 {
     struct layer l = {
         arg_present(a, 4) ? &a->in[4] : NULL, arg_present(a, 5) ? &a->in[5] : NULL, 0, 0};
+    bool rms = a->attr->norm.kind == NORM_RMS; /* no mean to go through */
     memset(sum, 0, (size_t)v->s * 8);
     for (int64_t row = v->n * i / slices; row < v->n * (i + 1) / slices; row++) {
         float g = 0, gx = 0;
         l.mean = norm_mean_at(a, 1, row);
         l.rstd = norm_rstd_at(a, 1, row);
         TYPES_CONST(a->in[1].dtype, p->dy_type, layer_sums(v, p, T, TD, row, &l, sum, &g, &gx));
-        float k1 = l.rstd * (g / (float)v->s), k2 = l.rstd * l.rstd * l.rstd * (gx / (float)v->s);
+        float k1 = rms ? 0 : l.rstd * (g / (float)v->s),
+              k2 = l.rstd * l.rstd * l.rstd * (gx / (float)v->s);
         TYPES_CONST(a->in[1].dtype, p->dy_type, layer_dx(v, p, T, TD, row, &l, k1, k2));
     }
 }
@@ -393,7 +395,7 @@ grad_prepare(const struct kernel_args *a, int64_t *workspace_bytes, void **state
     (void)state;
     (void)e;
     struct norm_view v = norm_view_of(&a->attr->norm, &a->in[1]);
-    if (a->attr->norm.kind == NORM_LAYER)
+    if (norm_by_rows(a->attr->norm.kind))
         *workspace_bytes = layer_slices(&v) * v.s * 2 * 4;
     else
         *workspace_bytes = norm_coefs_bytes(&v, ROWS) + v.slices * v.channels * 2 * 4;
@@ -407,7 +409,7 @@ static enum status grad_run(const struct kernel_args *a, struct err *e)
     struct grad p = {
         a->in[0].data, a->in[1].data, a->out[0].data, a->in[0].dtype,
         a->attr->norm.act == ACT_RELU};
-    if (a->attr->norm.kind == NORM_LAYER)
+    if (norm_by_rows(a->attr->norm.kind))
         layer_grad(&v, a, &p);
     else
         channels_grad(&v, a, &p);

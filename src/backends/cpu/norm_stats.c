@@ -1,4 +1,5 @@
-/* norm_stats.c - BATCH_STATS and NORM_STATS: mean and 1 / sqrt(variance + eps) in float32.
+/* norm_stats.c - BATCH_STATS and NORM_STATS: mean and 1 / sqrt(variance + eps) in float32; of rms
+ * normalisation 0 and 1 / sqrt(mean square + eps).
  *
  * A chunk of a few places gives its mean and its squared deviations from it in two passes over
  * cached data; chunks and slices are merged by the formulas of Chan, Golub and LeVeque ("Updating
@@ -183,8 +184,12 @@ stats_prepare(const struct kernel_args *a, int64_t *workspace_bytes, void **stat
 
 static void stats_write(const struct kernel_args *a, int first, int64_t r, const struct moments *m)
 {
-    double variance = m->n > 0 ? m->square / m->n : 0;
-    ((float *)a->out[first].data)[r] = (float)m->mean;
+    double variance = m->n > 0 ? m->square / m->n : 0, mean = m->mean;
+    if (a->attr->norm.kind == NORM_RMS) {
+        variance += mean * mean;
+        mean = 0;
+    }
+    ((float *)a->out[first].data)[r] = (float)mean;
     ((float *)a->out[first + 1].data)[r] = norm_rstd(variance, a->attr->norm.eps);
 }
 

@@ -45,16 +45,28 @@ enum status shape_embedding_grad(
             TEXT(index->shape));
     out->dtype = dy->dtype;
     out->shape = SHAPE(op->attr.embed.rows, dy->shape.dim[lead.rank]);
+    const struct ir_value *into = op_in(p, op, 2);
+    if (into && !shape_eq(&into->shape, &out->shape))
+        return err_set(
+            e, ST_INVALID, "rows for a table of %s cannot be added to %s", TEXT(out->shape),
+            TEXT(into->shape));
+    if (into)
+        out->dtype = into->dtype;
     return ST_OK;
 }
 
+/* A table that has a gradient already (the head is tied to it) gets its rows added there. */
 void grad_embedding(struct ir_grad *g, const struct ir_op *op)
 {
     struct ir_program *p = ir_grad_program(g);
     union op_attr attr = op->attr;
     attr.embed.rows = value_shape(p, op->in[1]).dim[0];
-    int in[] = {op->in[0], grad_out(g, op, 0)};
-    ir_grad_add(g, op->in[1], ir_emit(p, OP_EMBEDDING_GRAD, in, 2, &attr));
+    int table = op->in[1];
+    int in[] = {op->in[0], grad_out(g, op, 0), ir_contiguous(p, ir_grad_get(g, table))};
+    if (in[2] == IR_NONE)
+        ir_grad_add(g, table, ir_emit(p, OP_EMBEDDING_GRAD, in, 2, &attr));
+    else
+        ir_grad_replace(g, table, ir_emit(p, OP_EMBEDDING_GRAD, in, 3, &attr));
 }
 
 /* Only the rows looked up are moved. */
@@ -67,5 +79,8 @@ void cost_embedding(const struct ir_program *p, const struct ir_op *op, struct i
 void cost_embedding_grad(const struct ir_program *p, const struct ir_op *op, struct ir_cost *c)
 {
     cost_moves(p, op, c);
-    c->flops = (double)shape_count(&op_in(p, op, 1)->shape);
+    const struct ir_value *dy = op_in(p, op, 1), *into = op_in(p, op, 2);
+    c->flops = (double)shape_count(&dy->shape);
+    if (into) /* only the rows looked up are moved */
+        c->bytes = 3.0 * c->flops * dtype_size(dy->dtype);
 }

@@ -1,6 +1,7 @@
-/* norm.c - batch, layer and group normalisation: shape, gradients, cost.
+/* norm.c - batch, layer, group and root mean square normalisation: shape, gradients, cost.
  *
- * Statistics are float32: [C] (batch), [rows] (layer), [N, groups] (group). The gradient of
+ * Statistics are float32: [C] (batch), [rows] (layer, rms), [N, groups] (group). The mean of rms is
+ * 0, its rstd is 1 / sqrt(mean(x^2) + eps). The gradient of
  * NORM_APPLY is that of the whole normalisation; nothing flows through the statistics apart. */
 #include "ir/ops/ops_int.h"
 
@@ -9,7 +10,7 @@ static enum status norm_check(const struct norm_attr *a, const struct ir_value *
     if (!dtype_floating(x->dtype))
         return err_set(
             e, ST_INVALID, "normalisation needs floating values, got %s", dtype_name(x->dtype));
-    if (a->kind == NORM_LAYER) {
+    if (norm_by_rows(a->kind)) {
         if (a->trailing < 1 || a->trailing > x->shape.rank)
             return err_set(
                 e, ST_INVALID, "cannot normalise the last %d dimensions of %s", a->trailing,
@@ -42,7 +43,7 @@ static struct shape stats_shape(const struct norm_attr *a, const struct shape *x
 
 static struct shape gamma_shape(const struct norm_attr *a, const struct shape *x)
 {
-    if (a->kind != NORM_LAYER)
+    if (!norm_by_rows(a->kind))
         return SHAPE(x->dim[1]);
     return shape_of(a->trailing, x->dim + x->rank - a->trailing);
 }
