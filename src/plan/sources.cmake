@@ -1,0 +1,2 @@
+set(SOURCES tape.c closed_model.c closed_form.c closed_walk.c closed_report.c)
+set(TESTS)
