@@ -2,14 +2,15 @@
 #include "mem/plan.h"
 
 #include "base/mem.h"
-#include "plan_int.h"
+#include "plan_exact.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { ALIGNMENT_MAX = 1 << 30 };
 #define TOTAL_MAX_BYTES ((int64_t)1 << 62)
-#define WORK_DEFAULT 8000000
+#define WORK_IMPROVE_MAX 8000000
+#define WORK_EXACT_DEFAULT 100000000
 
 static int64_t alignment_of(const struct mem_plan_buffer *b)
 {
@@ -64,6 +65,7 @@ struct work {
     int64_t *live_bytes; /* per compressed time */
     int32_t times_n, fullest;
     int64_t bound_bytes;
+    int64_t goal_bytes; /* what is good enough: the bound, or the capacity asked for */
     struct placer *placer;
     uint32_t *order;
     int64_t *offset, *offset_best;
@@ -223,8 +225,9 @@ enum { STRATEGIES = sizeof strategies / sizeof *strategies };
 
 const char *mem_plan_strategy_text(enum mem_plan_strategy s)
 {
-    return (size_t)s < STRATEGIES ? strategies[s].text
-                                  : "filled from the bottom, improved by search";
+    if ((size_t)s < STRATEGIES)
+        return strategies[s].text;
+    return s == MEM_PLAN_EXACT ? "exact search" : "filled from the bottom, improved by search";
 }
 
 static void work_init(struct work *w)
@@ -291,7 +294,7 @@ static void improve(struct work *w, int64_t work_max, uint64_t seed)
         memcpy(orders[k], w->order, w->n * sizeof *w->order);
     }
     if (plan_improve(
-            w->items, w->n, w->times_n, w->bound_bytes,
+            w->items, w->n, w->times_n, w->goal_bytes,
             &(struct plan_search){orders, ORDERS, work_max, seed}, &best)) {
         w->peak_best = best.peak_bytes;
         w->strategy = MEM_PLAN_IMPROVED;
@@ -300,13 +303,57 @@ static void improve(struct work *w, int64_t work_max, uint64_t seed)
         mem_free(orders[k]);
 }
 
+/* Looks for a layout within `capacity`, and keeps it. */
+static enum exact_result
+try_exact(struct work *w, int64_t capacity, int64_t work_max, int64_t *work)
+{
+    enum exact_result r = plan_exact(w->items, w->n, capacity, work_max, work, w->offset);
+    if (r != EXACT_FITS)
+        return r;
+    int64_t peak = 0;
+    for (size_t i = 0; i < w->n; i++)
+        if (w->offset[i] + w->items[i].size_bytes > peak)
+            peak = w->offset[i] + w->items[i].size_bytes;
+    ASSERT(peak <= capacity);
+    keep(w, peak, MEM_PLAN_EXACT);
+    return r;
+}
+
+/* Half of the work goes to the goal itself (all of it where only the goal counts); the rest to
+ * peaks between what is thought impossible and the best, halving the distance. */
+static void exact(struct work *w, int64_t work_max, bool goal_only)
+{
+    int64_t work = 0, low = w->goal_bytes;
+    if (try_exact(w, w->goal_bytes, goal_only ? work_max : work_max / 2, &work) == EXACT_FITS)
+        return;
+    while (!goal_only && w->peak_best - low > w->bound_bytes / 200 && work < work_max) {
+        int64_t middle = low + (w->peak_best - low) / 2;
+        if (middle == low)
+            return;
+        if (try_exact(w, middle, (work_max - work) / 3 + 1, &work) != EXACT_FITS)
+            low = middle;
+    }
+}
+
+/* Searches go on only while the peak is more than 0.5% above the bound; a capacity is met or not.
+ */
+static bool good_enough(const struct work *w, bool capacity)
+{
+    int64_t slack = capacity ? 0 : w->bound_bytes / 200;
+    return w->peak_best - w->goal_bytes <= slack;
+}
+
 static void search(struct work *w, const struct mem_plan_options *o)
 {
-    int64_t work_max = o && o->work_max ? o->work_max : WORK_DEFAULT;
-    for (int s = 0; s < STRATEGIES && w->peak_best > w->bound_bytes; s++)
+    int64_t asked = o ? o->work_max : 0, work_max = asked ? asked : WORK_EXACT_DEFAULT;
+    bool capacity = o && o->capacity_bytes >= w->bound_bytes;
+    w->goal_bytes = capacity ? o->capacity_bytes : w->bound_bytes;
+    for (int s = 0; s < STRATEGIES && w->peak_best > w->goal_bytes; s++)
         try_strategy(w, (enum mem_plan_strategy)s);
-    if (w->peak_best - w->bound_bytes > w->bound_bytes / 200 && work_max > 0)
-        improve(w, work_max, o ? o->seed : 0);
+    if (work_max > 0 && !good_enough(w, capacity))
+        improve(w, work_max < WORK_IMPROVE_MAX ? work_max : WORK_IMPROVE_MAX, o ? o->seed : 0);
+    if (work_max > 0 && !good_enough(w, capacity))
+        exact(w, work_max, capacity);
 }
 
 enum status mem_plan_make(

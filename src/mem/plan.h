@@ -35,13 +35,16 @@ enum mem_plan_strategy {
 #include "mem/plan_strategies.def"
 #undef X
     MEM_PLAN_IMPROVED,
+    MEM_PLAN_EXACT,
     MEM_PLAN_STRATEGY_COUNT
 };
 
 struct mem_plan_options {
-    /* Bound on the search for something better when every strategy ends more than 0.5% above the
+    /* Bound on the searches for something better when every strategy ends more than 0.5% above the
      * lower bound, in steps of about a nanosecond. 0 is the default, below 0 is no search. */
     int64_t work_max;
+    /* > 0: a peak of at most this is good enough, and searches for nothing else: "does it fit?" */
+    int64_t capacity_bytes;
     uint64_t seed;
 };
 
