@@ -238,6 +238,25 @@ static enum status make_header(
     return st;
 }
 
+/* The tensor's bytes, converted piece by piece where they have another type in memory. */
+static bool write_tensor(FILE *out, const struct safetensor *t)
+{
+    _Alignas(16) char part[16384];
+    size_t size = (size_t)dtype_size(t->type), step = sizeof part / size;
+    if (t->size_bytes == 0)
+        return true;
+    if (!t->converted || t->held == t->type)
+        return fwrite(t->data, 1, t->size_bytes, out) == t->size_bytes;
+    size_t n = t->size_bytes / size, held = (size_t)dtype_size(t->held);
+    for (size_t i = 0; i < n; i += step) {
+        size_t m = n - i < step ? n - i : step;
+        dtype_convert(t->type, part, t->held, (const char *)t->data + i * held, m);
+        if (fwrite(part, size, m, out) != m)
+            return false;
+    }
+    return true;
+}
+
 static enum status write_all(
     const char *path, const struct str *header, const struct safetensor *t, size_t n, struct err *e)
 {
@@ -245,8 +264,7 @@ static enum status write_all(
     TRY(file_whole_begin(&file, path, e));
     bool good = fwrite(header->data, 1, header->n, file.out) == header->n;
     for (size_t i = 0; i < n && good; i++)
-        good = t[i].size_bytes == 0 ||
-               fwrite(t[i].data, 1, t[i].size_bytes, file.out) == t[i].size_bytes;
+        good = write_tensor(file.out, &t[i]);
     if (good)
         return file_whole_commit(&file, e);
     enum status st = err_errno(e, "could not write \"%s\"", path);

@@ -30,6 +30,8 @@ struct safetensor {
     size_t size_bytes;
     uint64_t begin;   /* from the end of the header */
     const void *data; /* for writing */
+    bool converted;   /* for writing: data has type `held`, and is rounded to `type` on the way */
+    enum dtype held;
 };
 struct safetensors_meta {
     const char *key, *value;

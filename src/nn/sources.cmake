@@ -1,11 +1,11 @@
 set(SOURCES
-    init.c layer.c layer_conv.c layer_misc.c layer_norm.c layer_params.c layer_pool.c linear.c
+    hf.c hf_config.c hf_save.c init.c layer.c layer_conv.c layer_misc.c layer_norm.c layer_params.c layer_pool.c linear.c
     model.c model_parse.c
     pickle_check.c pickle_globals.c pickle_read.c pickle_value.c pickle_write.c
     ptfile_read.c ptfile_write.c
     safetensors.c safetensors_header.c
     tensorfile.c tensorfile_match.c tensorfile_types.c
-    transformer.c transformer_forward.c)
+    transformer.c transformer_forward.c weights.c)
 set(TESTS layer_test.c model_test.c pickle_test.c ptfile_test.c safetensors_test.c tensorfile_test.c)
 set(FUZZ model_fuzz.c pickle_fuzz.c ptzip_fuzz.c safetensors_fuzz.c)
 set(LIBS PkgConfig::LIBZIP)

@@ -183,12 +183,14 @@ static int part_node(const struct maker *k, enum part part, int block)
     return part < PART_NORM1 ? t->embed_node : t->head_node;
 }
 
-static void declare_alias(const struct maker *k, const struct part_name *n, int var)
+enum { ALIASES_MAX = 2 };
+
+static void declare_alias(const struct maker *k, const char *name, int var)
 {
     struct model *m = k->m;
-    m->aliases = ARENA_NEW(&m->arena, struct model_alias);
-    m->aliases[0] = (struct model_alias){full_name(k, n, 0, false), var};
-    m->n_aliases = 1;
+    if (!m->aliases)
+        m->aliases = ARENA_ARRAY(&m->arena, struct model_alias, ALIASES_MAX);
+    m->aliases[m->n_aliases++] = (struct model_alias){name, var};
 }
 
 /* A tied head has the embedding's variable; its own name becomes an alias. */
@@ -208,12 +210,14 @@ static void declare_part(const struct maker *k, const struct part_name *n, int b
     p->in_out = in_out;
     if (n->part == PART_HEAD && t->c.tied) {
         p->weight = t->part[PART_TOKENS].weight;
-        declare_alias(k, n, p->weight);
+        declare_alias(k, full_name(k, n, 0, false), p->weight);
     } else {
         p->weight = declare(k, n, block, false, s, weight_init(&t->c, &f), node);
     }
     if (f.bias)
         p->bias = declare(k, n, block, true, SHAPE(f.out), init_constant(0), node);
+    if (n->part == PART_HEAD && t->c.family == FAMILY_BERT)
+        declare_alias(k, "cls.predictions.decoder.bias", p->bias);
 }
 
 /* The family's rows in order; a run of rows with "%d" once per block. */

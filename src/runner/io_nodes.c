@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "nn/ptfile.h"
 #include "nn/safetensors.h"
+#include "nn/weights.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -63,6 +64,7 @@ static enum status write_pt(struct flow_model *m, const char *path, struct err *
             &a, root, v->name,
             pt_tensor_of(&a, v->dtype, v->shape.dim, v->shape.rank, exec_var(m->home, var)));
     }
+    weights_put_aliases(&a, root, m->model, &m->vars);
     enum status st = ptfile_write(path, root, e);
     arena_release(&a);
     return st;
@@ -88,19 +90,64 @@ static enum status write_safetensors(struct flow_model *m, const char *path, str
     return st;
 }
 
+static const void *home_values(int var, void *ctx)
+{
+    struct flow_model *m = ctx;
+    return exec_var(m->home, var);
+}
+
+/* Format huggingface: a folder like the one that the model came from. */
+static enum status folder_options(
+    const struct graph_node *n, struct flow_model *m, struct hf_save_options *o, struct err *e)
+{
+    const char *size = graph_param_str(n, "max_shard_size");
+    *o = (struct hf_save_options){
+        .retype = m->retype, .dtype = m->dtype, .data = home_values, .ctx = m};
+    if (!m->origin) {
+        (void)err_set(
+            e, ST_INVALID,
+            "format huggingface needs a model of snug:PretrainedLM, and this one is of %s",
+            model_node_type(m->model));
+        err_hint(e, "Save it as pytorch or safetensors.");
+        return ST_INVALID;
+    }
+    if (!str_to_bytes(size, &o->shard_bytes) || o->shard_bytes < 1)
+        return err_set(
+            e, ST_INVALID, "parameter 'max_shard_size' is \"%.40s\", not a size such as 5GB", size);
+    return ST_OK;
+}
+
+static enum status
+write_folder(struct run *r, const struct graph_node *n, struct hf_save_options *o, struct err *e)
+{
+    struct flow_model *m = o->ctx;
+    char path[1200];
+    TRY(save_path(n, "", path, sizeof path, e));
+    o->dir = path;
+    TRY(hf_save(m->origin, m->model, o, e));
+    run_saved(r, n, path);
+    return ST_OK;
+}
+
 enum status node_model_saver(struct run *r, size_t node, struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
-    bool safe = strcmp(graph_param_str(n, "format"), "safetensors") == 0;
+    const char *format = graph_param_str(n, "format");
+    bool safe = strcmp(format, "safetensors") == 0, folder = strcmp(format, "huggingface") == 0;
+    struct hf_save_options options;
     struct flow in;
     char path[1200];
     TRY(flow_get(r, node, "model", FLOW_MODEL, &in, e));
+    if (folder)
+        TRY(folder_options(n, in.model, &options, e));
     flow_set(r, node, "model", in);
     flow_set(
         r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
     TRY(ensure_home(r, n, in.model, e));
     if (r->planning)
         return ST_OK;
+    if (folder)
+        return write_folder(r, n, &options, e);
     TRY(save_path(n, safe ? ".safetensors" : ".pt", path, sizeof path, e));
     TRY(safe ? write_safetensors(in.model, path, e) : write_pt(in.model, path, e));
     run_saved(r, n, path);

@@ -2,16 +2,23 @@
 #include "runner/run_int.h"
 
 #include "base/str.h"
+#include "nn/weights.h"
 
 #include <string.h>
 
-enum status node_sequential(struct run *r, size_t node, struct err *e)
+struct flow_model *flow_model_new(struct run *r, const struct graph_node *n)
 {
-    const struct graph_node *n = graph_node_at(r->graph, node);
     struct flow_model *m = ARENA_NEW(&r->memory, struct flow_model);
     m->node_id = n->id;
     ir_vars_init(&m->vars);
     vec_push(&r->models, m);
+    return m;
+}
+
+enum status node_sequential(struct run *r, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    struct flow_model *m = flow_model_new(r, n);
     TRY(model_from_layers(graph_param_str(n, "layers"), n->id, &m->vars, &m->model, e));
     flow_set(r, node, "model", (struct flow){.kind = FLOW_MODEL, .model = m});
     return ST_OK;
@@ -66,12 +73,13 @@ enum status flow_model_fill(int var, void *data, void *ctx, struct err *e)
     struct fill_ctx *c = ctx;
     struct flow_model *m = c->model;
     const struct ir_var *v = &m->vars.list.data[var];
-    size_t bytes = (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
     for (size_t i = m->loads.n; i-- > 0;) {
         struct tensorfile *f = c->files[i];
         if (tensorfile_find(f, v->name))
-            return tensorfile_read(f, v->name, v->dtype, data, bytes, e);
+            return weights_read(f, m->model, &m->vars, var, data, e);
     }
+    if (m->origin)
+        return hf_read(m->origin, m->model, var, data, e);
     model_init_var(m->model, var, data, (uint64_t)c->run->seed);
     return ST_OK;
 }
@@ -92,20 +100,14 @@ enum status flow_model_carry(int var, void *data, void *ctx, struct err *e)
 enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, struct err *e)
 {
     *c = (struct fill_ctx){.run = r, .model = m};
-    int n = model_state_count(m->model);
-    struct tensor_want *want = mem_alloc(((size_t)n + 1) * sizeof *want);
     c->files = mem_alloc((m->loads.n + 1) * sizeof(struct tensorfile *));
-    for (int i = 0; i < n; i++) {
-        const struct ir_var *v = &m->vars.list.data[model_state_var(m->model, i)];
-        want[i] = (struct tensor_want){v->name, v->shape};
-    }
     enum status st = ST_OK;
     for (size_t i = 0; i < m->loads.n && st == ST_OK; i++) {
         struct tensorfile_match match = {0};
         st = tensorfile_open(m->loads.data[i], &c->files[i], e);
         if (st != ST_OK)
             break;
-        st = tensorfile_match(c->files[i], want, (size_t)n, m->strict.data[i], &match, e);
+        st = weights_match(c->files[i], m->model, &m->vars, m->strict.data[i], &match, e);
         if (st == ST_OK && (match.n_missing || match.n_unexpected || match.n_mismatched)) {
             struct str text;
             str_init(&text);
@@ -115,7 +117,6 @@ enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, 
         }
         tensorfile_match_release(&match);
     }
-    mem_free(want);
     if (st != ST_OK)
         fill_end(c);
     return st;

@@ -65,6 +65,7 @@ static void reset(struct run *r)
         dataset_free(r->datasets.data[i]->open);
     for (size_t i = 0; i < r->models.n; i++) {
         model_free(r->models.data[i]->model);
+        hf_close(r->models.data[i]->origin);
         ir_vars_release(&r->models.data[i]->vars);
         vec_release(&r->models.data[i]->loads);
         vec_release(&r->models.data[i]->strict);

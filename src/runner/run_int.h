@@ -4,6 +4,7 @@
 
 #include "runner/run.h"
 
+#include "nn/hf.h"
 #include "nn/tensorfile.h"
 
 enum flow_kind {
@@ -34,6 +35,9 @@ struct flow_model {
     VEC(const char *) loads;                 /* files to load, with `strict` */
     VEC(bool) strict;
     const char *checkpoint; /* a CheckpointLoader's file: model, optimizer, schedule, scaler */
+    struct hf *origin;      /* the folder that its first weights come from; NULL: initialisation */
+    bool retype;            /* saved back in `dtype`; else each weight as it was */
+    enum dtype dtype;
 };
 struct flow_dataset {
     const char *node_id;
@@ -184,6 +188,8 @@ enum status flow_loader_make(
     struct run *r, struct flow_dataset *d, const char *node_id, const struct loader_options *o,
     struct flow_loader **out, struct err *e) NODISCARD;
 /* model_nodes.c */
+/* An empty model of a node, which lives as long as the run. */
+struct flow_model *flow_model_new(struct run *r, const struct graph_node *n);
 /* Filling the variables of a model: open its files, fill each variable, close. */
 struct fill_ctx {
     struct run *run;

@@ -392,6 +392,8 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
     TRY(config_of(r, n, &c, e));
     start_epoch(r, node, &c);
     TRY(parts_of(r, node, &parts, &m, &train, &val, e));
+    if (c.levers.checkpointing == CHECKPOINT_NONE && model_wants_checkpointing(m->model))
+        c.levers.checkpointing = CHECKPOINT_BLOCKS;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &optimizer, e));
     check_device(r, n);

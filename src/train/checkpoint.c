@@ -22,6 +22,7 @@
 #include "base/str.h"
 #include "nn/ptfile.h"
 #include "nn/tensorfile.h"
+#include "nn/weights.h"
 #include "train/optim_state_dict.h"
 #include "train/schedule_dict.h"
 #include "train/version.h"
@@ -51,6 +52,7 @@ static struct pt_value *state_dict(struct train *t, struct arena *a, const int *
             a, d, t->parts.vars->list.data[var].name,
             tensor_of_var(t, a, copies ? copies[i] : var));
     }
+    weights_put_aliases(a, d, t->parts.model, t->parts.vars);
     return d;
 }
 
@@ -260,26 +262,16 @@ static enum status read_model(
     struct tensorfile *tensors;
     struct tensorfile_match match = {0};
     int n = model_state_count(t->parts.model);
-    struct tensor_want *want = mem_alloc(((size_t)n + 1) * sizeof *want);
-    enum status st = tensorfile_from_pt(f, dict, &tensors, e);
-    if (st != ST_OK)
-        goto out;
-    for (int i = 0; i < n; i++) {
-        const struct ir_var *v = &t->parts.vars->list.data[model_state_var(t->parts.model, i)];
-        want[i] = (struct tensor_want){v->name, v->shape};
-    }
-    st = tensorfile_match(tensors, want, (size_t)n, true, &match, e);
+    TRY(tensorfile_from_pt(f, dict, &tensors, e));
+    enum status st = weights_match(tensors, t->parts.model, t->parts.vars, true, &match, e);
     tensorfile_match_release(&match);
     for (int i = 0; i < n && st == ST_OK; i++) {
         int var = model_state_var(t->parts.model, i);
-        const struct ir_var *v = &t->parts.vars->list.data[var];
-        size_t bytes = (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
-        st = tensorfile_read(
-            tensors, v->name, v->dtype, exec_var(t->exec, copies ? copies[i] : var), bytes, e);
+        st = weights_read(
+            tensors, t->parts.model, t->parts.vars, var,
+            exec_var(t->exec, copies ? copies[i] : var), e);
     }
     tensorfile_close(tensors);
-out:
-    mem_free(want);
     return st;
 }
 
