@@ -1,15 +1,24 @@
-/* model_tool.c - builds SequentialModels and runs them forward, for the tests against PyTorch.
+/* model_tool.c - builds models and runs them forward and backward, for the tests against PyTorch.
  *
- * FORMAT. A request is one line of JSON {"layers", "shape": [...], "seed", "training": bool}, then
- * the bytes of the input (little-endian, of the model's input type). The answer is one line of JSON
- * {"status", "error", "input": dtype, "parameters": n, "params": [names],
+ * FORMAT. A request is one line of JSON, then the bytes of the input (little-endian, of the model's
+ * input type) and, with "backward", of the gradient of output 0 (float32). Members:
+ *   "layers": SequentialModel's document, or "transformer": {fields of transformer_config}, or
+ *   "hf": folder, "head": bool
+ *   "shape": [...], "seed", "training": bool, "backward": bool
+ *   "state": weights file (else starting values), "save": folder, "dtype", "shard_bytes"
+ * The answer is one line of JSON
+ * {"status", "error", "input": dtype, "parameters": n, "params": [names], "notes",
  * "tensors": [{"name", "dtype", "shape"}]}, then the tensors' bytes: the state as it starts, the
- * outputs (by port name), the state afterwards (names start with "after:").
+ * outputs (by port name), gradients (names start with "grad:"), the state afterwards (names start
+ * with "after:").
  */
 #include "backends/exec.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "nn/model.h"
+#include "ir/build.h"
+#include "nn/hf.h"
+#include "nn/transformer.h"
+#include "nn/weights.h"
 #include "passes/passes.h"
 
 #include <stdio.h>
@@ -21,6 +30,9 @@ struct job {
     struct model *m;
     struct ir_program *p;
     struct exec *x;
+    struct hf *hf;
+    struct tensorfile *weights;
+    int upstream, rng, *grads;
     int outputs[64];
     struct str bytes;
 };
@@ -61,18 +73,155 @@ static struct shape input_shape(const json_t *spec)
     return s;
 }
 
+/* Gradients of sum(output 0 * upstream). */
+static void build_backward(struct job *j)
+{
+    struct ir_program *p = j->p;
+    struct shape s = ir_value_at(p, j->outputs[0])->shape;
+    char name[256];
+    p->phase = PHASE_LOSS;
+    j->upstream = ir_input(p, "upstream", DT_F32, s);
+    int product = ir_binary(p, OP_MUL, j->outputs[0], j->upstream);
+    int loss = ir_sum(p, product, (1u << s.rank) - 1, false);
+    int seed = ir_input(p, "loss_seed", DT_F32, shape_scalar());
+    j->grads = mem_alloc((j->vars.list.n + 1) * sizeof *j->grads);
+    ir_backward(p, loss, seed, j->grads);
+    for (int i = 0; p->err.status == ST_OK && i < model_param_count_vars(j->m); i++) {
+        int var = model_param_var(j->m, i), g = j->grads[var];
+        if (g == IR_NONE)
+            continue;
+        (void)snprintf(name, sizeof name, "grad:%s", j->vars.list.data[var].name);
+        j->grads[var] = ir_contiguous(p, g);
+        ir_output(p, j->grads[var], arena_strdup(&j->vars.arena, name));
+    }
+}
+
 static enum status build(struct job *j, int *x, struct err *e)
 {
     bool training = json_get_bool(j->spec, "training", false);
     struct layout_options plain = {0};
     j->p->phase = PHASE_FORWARD;
     *x = ir_input(j->p, "input", model_input_dtype(j->m), input_shape(j->spec));
-    int rng = training ? ir_input(j->p, "rng", DT_I64, SHAPE(2)) : IR_NONE;
-    TRY(model_forward(j->m, j->p, x, 1, training, rng, j->outputs, e));
+    j->rng = training ? ir_input(j->p, "rng", DT_I64, SHAPE(2)) : IR_NONE;
+    TRY(model_forward(j->m, j->p, x, 1, training, j->rng, j->outputs, e));
     for (int i = 0; i < model_output_count(j->m); i++)
         ir_output(j->p, j->outputs[i], model_output_name(j->m, i));
+    if (json_get_bool(j->spec, "backward", false))
+        build_backward(j);
+    TRY(ir_status(j->p, e));
     TRY(pass_layout(j->p, &plain, e));
     return ir_verify(j->p, e);
+}
+
+/* ---- which model, and its weights ---- */
+
+static struct transformer_config transformer_of(const json_t *d)
+{
+    int64_t heads = json_get_i64(d, "heads", 1), width = json_get_i64(d, "d_model", 64);
+    double dropout = json_get_f64(d, "dropout", 0);
+    bool bias = json_get_bool(d, "bias", true);
+    return (struct transformer_config){
+        .family = FAMILY_CAUSAL_LM,
+        .vocab = json_get_i64(d, "vocab", 256),
+        .d_model = width,
+        .layers = json_get_i64(d, "layers", 1),
+        .heads = heads,
+        .kv_heads = json_get_i64(d, "kv_heads", heads),
+        .head_dim = width / heads,
+        .d_ff = json_get_i64(d, "d_ff", 64),
+        .positions = json_get_i64(d, "positions", 64),
+        .position_kind = (enum transformer_positions)json_get_i64(d, "position_kind", 0),
+        .rope = {.theta = 10000},
+        .activation = (enum transformer_act)json_get_i64(d, "activation", 0),
+        .rms_norm = json_get_bool(d, "rms_norm", false),
+        .norm_eps = json_get_f64(d, "norm_eps", 1e-5),
+        .causal = true,
+        .pre_norm = true,
+        .fused_qkv = true,
+        .qk_norm = json_get_bool(d, "qk_norm", false),
+        .qkv_bias = bias,
+        .out_bias = bias,
+        .mlp_bias = bias,
+        .final_norm = true,
+        .head = true,
+        .tied = json_get_bool(d, "tied", true),
+        .embed_dropout = dropout,
+        .attention_dropout = dropout,
+        .residual_dropout = dropout,
+        .init_std = 0.02,
+        .scaled_init = true};
+}
+
+static enum status make_model(struct job *j, struct err *e)
+{
+    const char *folder = json_get_str(j->spec, "hf", NULL);
+    const json_t *transformer = json_object_get(j->spec, "transformer");
+    if (folder) {
+        TRY(hf_open(folder, json_get_bool(j->spec, "head", true), &j->hf, e));
+        return hf_model(j->hf, "model", &j->vars, &j->m, e);
+    }
+    if (transformer) {
+        struct transformer_config c = transformer_of(transformer);
+        return transformer_make(&c, "model", &j->vars, &j->m, e);
+    }
+    return model_from_layers(json_get_str(j->spec, "layers", ""), "model", &j->vars, &j->m, e);
+}
+
+static enum status fill(struct job *j, int var, void *data, struct err *e)
+{
+    if (j->weights)
+        return weights_read(j->weights, j->m, &j->vars, var, data, e);
+    if (j->hf)
+        return hf_read(j->hf, j->m, var, data, e);
+    model_init_var(j->m, var, data, (uint64_t)json_get_i64(j->spec, "seed", 1));
+    return ST_OK;
+}
+
+static enum status fill_all(struct job *j, struct err *e)
+{
+    const char *state = json_get_str(j->spec, "state", NULL);
+    struct tensorfile_match match = {0};
+    if (state) {
+        TRY(tensorfile_open(state, &j->weights, e));
+        enum status st = weights_match(j->weights, j->m, &j->vars, true, &match, e);
+        tensorfile_match_release(&match);
+        TRY(st);
+    }
+    for (int i = 0; i < model_state_count(j->m); i++) {
+        int var = model_state_var(j->m, i);
+        void *data = exec_var(j->x, var);
+        if (data)
+            TRY(fill(j, var, data, e));
+    }
+    return ST_OK;
+}
+
+static const void *values_of(int var, void *ctx)
+{
+    struct job *j = ctx;
+    return exec_var(j->x, var);
+}
+
+static enum status save(struct job *j, struct err *e)
+{
+    const char *dtype = json_get_str(j->spec, "dtype", NULL);
+    struct hf_save_options o = {
+        .dir = json_get_str(j->spec, "save", NULL),
+        .shard_bytes = json_get_i64(j->spec, "shard_bytes", 5000000000),
+        .data = values_of,
+        .ctx = j};
+    if (dtype)
+        o.retype = dtype_parse(dtype, &o.dtype);
+    return o.dir ? hf_save(j->hf, j->m, &o, e) : ST_OK;
+}
+
+static enum status read_input(struct job *j, int value, struct err *e)
+{
+    struct tensor t = exec_tensor(j->x, 0, value);
+    size_t n = (size_t)ir_value_bytes(j->p, value);
+    if (!t.data || fread(t.data, 1, n, stdin) != n)
+        return err_set(e, ST_IO, "the request ends early");
+    return ST_OK;
 }
 
 static void answer_model(struct job *j)
@@ -86,26 +235,37 @@ static void answer_model(struct job *j)
     json_put(j->answer, "params", names);
 }
 
+static enum status answer_gradients(struct job *j, struct err *e)
+{
+    for (int i = 0; j->grads && i < model_param_count_vars(j->m); i++) {
+        int var = model_param_var(j->m, i);
+        if (j->grads[var] == IR_NONE)
+            continue;
+        struct tensor g = exec_tensor(j->x, 0, j->grads[var]);
+        if (!tensor_contiguous(&g))
+            return err_set(e, ST_INTERNAL, "a gradient is not dense");
+        answer_tensor(j, "grad:", j->vars.list.data[var].name, &g);
+    }
+    return ST_OK;
+}
+
 static enum status run(struct job *j, struct err *e)
 {
     struct exec_options o = {.storage = EXEC_PLANNED};
     int x;
-    TRY(model_from_layers(json_get_str(j->spec, "layers", ""), "model", &j->vars, &j->m, e));
+    TRY(make_model(j, e));
     answer_model(j);
     TRY(build(j, &x, e));
     TRY(exec_new(&j->vars, &j->p, 1, &o, &j->x, e));
     TRY(exec_map(j->x, e));
-    for (int i = 0; i < model_state_count(j->m); i++) {
-        int var = model_state_var(j->m, i);
-        void *data = exec_var(j->x, var);
-        if (data)
-            model_init_var(j->m, var, data, (uint64_t)json_get_i64(j->spec, "seed", 1));
-    }
+    TRY(fill_all(j, e));
     answer_state(j, "");
-    struct tensor t = exec_tensor(j->x, 0, x);
-    size_t n = (size_t)ir_value_bytes(j->p, x);
-    if (!t.data || fread(t.data, 1, n, stdin) != n)
-        return err_set(e, ST_IO, "the request ends early");
+    TRY(save(j, e));
+    TRY(read_input(j, x, e));
+    if (j->grads) {
+        TRY(read_input(j, j->upstream, e));
+        *(float *)exec_value(j->x, 0, ir_input_find(j->p, "loss_seed")) = 1;
+    }
     TRY(exec_run(j->x, 0, e));
     for (int i = 0; i < model_output_count(j->m); i++) {
         struct tensor y = exec_tensor(j->x, 0, j->outputs[i]);
@@ -113,6 +273,7 @@ static enum status run(struct job *j, struct err *e)
             return err_set(e, ST_INTERNAL, "output %d is not dense", i);
         answer_tensor(j, "", model_output_name(j->m, i), &y);
     }
+    TRY(answer_gradients(j, e));
     answer_state(j, "after:");
     return ST_OK;
 }
@@ -137,6 +298,8 @@ static void serve(const char *line, size_t n)
         (void)json_array_clear(json_object_get(j.answer, "tensors"));
         json_put_str(j.answer, "error", e.text);
     }
+    if (j.hf)
+        json_put_str(j.answer, "notes", hf_notes(j.hf));
     char *text = json_text(j.answer, false);
     printf("%s\n", text);
     (void)fwrite(j.bytes.data, 1, j.bytes.n, stdout);
@@ -144,6 +307,9 @@ static void serve(const char *line, size_t n)
     exec_free(j.x);
     ir_program_free(j.p);
     model_free(j.m);
+    hf_close(j.hf);
+    tensorfile_close(j.weights);
+    mem_free(j.grads);
     ir_vars_release(&j.vars);
     str_release(&j.bytes);
     json_decref(j.answer);
