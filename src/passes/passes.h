@@ -24,8 +24,31 @@ bool pass_find(const char *name, enum pass *out);
 enum status pass_autocast(struct ir_program *p, enum dtype low, struct err *e) NODISCARD;
 
 /* Forward results that are only kept for the backward pass are computed again there, where that
- * gives the same bits and frees memory (norm, activation, dropout outputs). */
-enum status pass_recompute(struct ir_program *p, struct err *e) NODISCARD;
+ * gives the same bits and frees memory (norm, activation, dropout outputs). wide: also with more
+ * arithmetic, as long as it is no product with a weight (attention's core, softmax, pooling). */
+enum status pass_recompute(struct ir_program *p, bool wide, struct err *e) NODISCARD;
+
+/* Activation checkpointing: of what the first `count` segments of the forward pass compute, the
+ * backward pass keeps only what enters a segment and computes the rest again, to the bit, just
+ * before it is needed. Comes before pass_recompute, which sees the second computation as forward
+ * work. Segments are the model's blocks (ir_op.block); where it marks none, they are cut where one
+ * activation alone passes from one side to the other. A last segment whose second run would follow
+ * its first at once, and lower nothing, is left alone. */
+enum { CHECKPOINT_ALL = 1 << 30 };
+struct checkpoint_options {
+    int count; /* leading segments; CHECKPOINT_ALL */
+    bool wide; /* what pass_recompute is called with afterwards */
+};
+/* *segments (may be NULL): how many there are. */
+enum status pass_checkpoint(
+    struct ir_program *p, const struct checkpoint_options *o, int *segments,
+    struct err *e) NODISCARD;
+
+/* Arithmetic of one run of a program, and the part of it that is done a second time. */
+struct pass_flops {
+    double all, again;
+};
+struct pass_flops pass_flops(const struct ir_program *p);
 
 /* Must always run. enabled: chooses the physical layout (channels last or blocked) of what
  * convolutions, pooling and norms touch, and inserts the reorders at the borders; blocked: allow

@@ -121,11 +121,13 @@ enum status train_new(
     t->last_val_loss = t->last_val_accuracy = t->last_norm = t->last_ratio = (double)NAN;
     t->at.epoch = t->first_epoch = c->start_epoch;
     fill_steps_config(t, parts);
-    enum status st = step_set_make(parts->vars, &t->steps_config, dump, &t->steps, e);
     struct exec_options o = {
         .storage = c->storage,
         .budget_bytes = c->budget_bytes,
         .workspace_limit_bytes = c->workspace_limit_bytes};
+    enum status st = step_choose(parts->vars, &t->steps_config, &o, e);
+    if (st == ST_OK)
+        st = step_set_make(parts->vars, &t->steps_config, dump, &t->steps, e);
     if (st == ST_OK)
         st = exec_new(parts->vars, t->steps.programs, t->steps.n, &o, &t->exec, e);
     if (st != ST_OK) {

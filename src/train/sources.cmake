@@ -12,5 +12,5 @@ if(SNUG_COMMIT)
         COMPILE_DEFINITIONS SNUG_COMMIT="${SNUG_COMMIT}")
 endif()
 # Whole runs: programs, loop, checkpoints.
-list(APPEND SOURCES precision.c step.c loop.c loop_step.c loop_eval.c loop_report.c checkpoint.c)
+list(APPEND SOURCES precision.c levers.c step.c loop.c loop_step.c loop_eval.c loop_report.c checkpoint.c)
 list(APPEND TESTS precision_test.c train_test_support.c cases_test.c golden_test.c loop_test.c peak_test.c resume_test.c)

@@ -2,7 +2,6 @@
 #include "train/step.h"
 
 #include "ir/build.h"
-#include "passes/passes.h"
 
 #include <string.h>
 
@@ -177,6 +176,36 @@ static enum status lower(struct ir_program *p, const struct step_dump *d, struct
     return ir_verify(p, e);
 }
 
+static struct checkpoint_options checkpoint_of(const struct step_config *c)
+{
+    switch (c->levers.checkpointing) {
+    case CHECKPOINT_BLOCKS:
+        return (struct checkpoint_options){.count = CHECKPOINT_ALL};
+    case CHECKPOINT_SELECTIVE:
+        return (struct checkpoint_options){.wide = true};
+    case CHECKPOINT_AUTO:
+        return c->checkpoint;
+    case CHECKPOINT_NONE:
+        break;
+    }
+    return (struct checkpoint_options){0};
+}
+
+/* What the backward pass computes again instead of keeping it. */
+static enum status recompute(
+    struct ir_program *p, const struct step_config *c, const struct step_dump *d,
+    struct step_set *set, struct err *e)
+{
+    struct checkpoint_options o = checkpoint_of(c);
+    if (c->levers.checkpointing != CHECKPOINT_NONE) {
+        TRY(pass_checkpoint(p, &o, &set->segments, e));
+        dump(d, p, PASS_CHECKPOINT);
+    }
+    TRY(pass_recompute(p, o.wide, e));
+    dump(d, p, PASS_RECOMPUTE);
+    return ST_OK;
+}
+
 static enum status build_train(
     const struct step_config *c, enum step_program kind, const struct step_dump *d,
     struct step_set *set, struct err *e)
@@ -196,8 +225,7 @@ static enum status build_train(
     dump(d, p, PASS_GRADIENTS);
     if (!set->update.accumulator)
         update_vars_make(p->vars, &c->optim->attr, c->accumulate > 1, grads, n_vars, &set->update);
-    TRY_OUT(pass_recompute(p, e));
-    dump(d, p, PASS_RECOMPUTE);
+    TRY_OUT(recompute(p, c, d, set, e));
     struct update_options o = {
         .window = window_of(kind),
         .optim = c->optim->attr,
@@ -283,6 +311,7 @@ enum status step_set_make(
     *out = (struct step_set){.vars = vars};
     if (!wanted(c, need))
         return err_set(e, ST_INVALID, "0 batches per epoch: the data loader would give nothing");
+    TRY(step_check(c, e));
     declare(vars, c, out);
     for (int k = 0; k < STEP_PROGRAM_COUNT; k++) {
         out->index[k] = IR_NONE;

@@ -9,6 +9,7 @@
 #define TRAIN_STEP_H
 
 #include "nn/model.h"
+#include "passes/passes.h"
 #include "passes/update.h"
 #include "train/levers.h"
 #include "train/precision.h"
@@ -34,6 +35,7 @@ struct step_config {
     bool scaler, log_update_ratio, cycles_momentum;
     bool keep_best; /* early stopping: one more copy of the model's state */
     struct levers levers;
+    struct checkpoint_options checkpoint; /* what step_choose found for checkpointing "auto" */
 };
 
 /* Indices into the run's programs; IR_NONE: not needed. */
@@ -57,6 +59,7 @@ struct step_set {
     struct update_vars update;
     int weight_var, pos_weight_var; /* constants of the loss; IR_NONE: none */
     int *best_var;                  /* by state of the model: its best copy; NULL: none kept */
+    int segments;                   /* checkpointing: of the forward pass; 0 where it is off */
 };
 
 /* Builds every program the configuration needs. `dump` (may be NULL) is called after each pass. */
@@ -68,6 +71,17 @@ enum status step_set_make(
     struct ir_vars *vars, const struct step_config *c, const struct step_dump *dump,
     struct step_set *out, struct err *e) NODISCARD;
 void step_set_release(struct step_set *s);
+
+/* What the levers forbid: ST_INVALID, naming both parameters. */
+enum status step_check(const struct step_config *c, struct err *e) NODISCARD;
+/* checkpointing "auto": fills c->checkpoint with the least second computation whose peak, as the
+ * executor plans it, is within levers.budget_bytes: nothing; what "selective" does; that and the
+ * first k blocks; all of them. Without a budget "selective"; where nothing fits, the least peak.
+ * Does nothing for the other choices. */
+struct exec_options;
+enum status step_choose(
+    struct ir_vars *vars, struct step_config *c, const struct exec_options *o,
+    struct err *e) NODISCARD;
 
 /* The program of batch `i` of an epoch of c->batches. */
 enum step_program step_program_of(const struct step_config *c, int64_t i);

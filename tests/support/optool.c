@@ -274,7 +274,7 @@ static enum status run_passes(struct job *j, struct err *e)
 {
     const char *layout = json_get_str(j->spec, "layout", "none");
     if (json_get_bool(j->spec, "recompute", false))
-        TRY(pass_recompute(j->p, e));
+        TRY(pass_recompute(j->p, false, e));
     struct layout_options o = {
         .enabled = !str_eq(layout, "none"), .blocked = str_eq(layout, "c16")};
     TRY(pass_layout(j->p, &o, e));
