@@ -251,8 +251,13 @@ static void saving_rows(const json_t *plan, struct str *out)
     json_object_foreach(json_object_get(plan, "savings"), name, value)
     {
         str_printf(
-            out, "  %-18s saves %s at the peak\n", name,
+            out, "  %-18s saves %s at the peak", name,
             bytes_text(json_integer_value(value), size, sizeof size));
+        if (str_eq(name, "checkpointing"))
+            str_printf(
+                out, ", for %.1f%% more arithmetic",
+                100 * json_get_f64(plan, "recompute_share", 0));
+        str_add(out, "\n");
     }
     if (note) {
         str_add(out, "  note               ");

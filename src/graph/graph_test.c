@@ -313,12 +313,12 @@ TEST(prepare_tells_all, "N1: one call for run and plan: file, node and all probl
     char path[512];
     struct graph *g = NULL;
     struct err e = {0};
-    const char *sets[] = {"TrainingLoop.checkpointing=blocks"};
+    const char *sets[] = {"TrainingLoop.strategy=zero1"};
     (void)snprintf(path, sizeof path, "%s/examples/mlp/graph.json", SNUG_SOURCE_DIR);
     CHECK_OK(graph_prepare(path, NULL, 0, &g, &e), &e);
     graph_free(g);
     CHECK_EQ(graph_prepare(path, sets, 1, &g, &e), ST_UNSUPPORTED);
-    CHECK(strstr(e.text, "cannot run checkpointing blocks on node pipeline__train_loop"));
+    CHECK(strstr(e.text, "cannot run strategy zero1 on node pipeline__train_loop"));
     CHECK_STR(e.node, "pipeline__train_loop");
     CHECK_EQ(graph_prepare("/nowhere/graph.json", NULL, 0, &g, &e), ST_NOT_FOUND);
 }

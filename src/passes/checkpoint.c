@@ -58,7 +58,8 @@ static bool *activations_of(const struct plan *w)
 struct cut {
     int after;     /* operator */
     int64_t bytes; /* of that activation */
-    int64_t saved; /* bytes that the backward pass reads of what lies before it, from the last cut */
+    int64_t
+        saved; /* bytes that the backward pass reads of what lies before it, from the last cut */
 };
 
 /* Last forward operator that reads each storage; IR_NONE where none does. */
@@ -189,8 +190,8 @@ static void choose_kept(const struct plan *w, int count)
         keep(w, p->outputs.data[i]);
     for (int i = 0; i < w->start; i++) {
         const struct ir_op *op = &p->ops.data[i];
-        bool again = w->segment[i] != IR_NONE && w->segment[i] < count &&
-                     ir_op_mutated(op) == 0 && !rewrite_reads_replaced(p, op) &&
+        bool again = w->segment[i] != IR_NONE && w->segment[i] < count && ir_op_mutated(op) == 0 &&
+                     !rewrite_reads_replaced(p, op) &&
                      ((ir_op_row(op->code)->flags & OPF_VIEW) || !rewrite_small(p, op));
         for (int k = 0; k < op->n_out && !again; k++)
             keep(w, op->out[k]);

@@ -295,6 +295,7 @@ void run_account(
     if (n->kind && strcmp(n->kind->name, "TrainingLoop") == 0 &&
         report->peak_bytes > r->bill.train_peak_bytes) {
         r->bill.train_peak_bytes = report->peak_bytes;
+        r->bill.train_flops = report->n_programs ? pass_flops(programs[0]).all : 0;
         memcpy(r->bill.train_by_category, report->by_category, sizeof r->bill.train_by_category);
     }
     if (report->peak_bytes <= r->bill.peak_bytes)
@@ -332,6 +333,11 @@ static json_t *savings(const struct run_bill *b)
         json_put_i64(s, "precision", precision > 0 ? precision : 0);
     if (b->single_batch_peak_bytes)
         json_put_i64(s, "accumulate_steps", accumulation > 0 ? accumulation : 0);
+    for (int i = 0; i < LEVER_FIELD_COUNT; i++) {
+        int64_t saved = b->without_lever_bytes[i] - b->train_peak_bytes;
+        if (b->without_lever_bytes[i])
+            json_put_i64(s, lever_name((enum lever_field)i), saved > 0 ? saved : 0);
+    }
     return s;
 }
 
@@ -344,6 +350,8 @@ json_t *run_plan_json(const struct run *r, bool timeline)
     json_put_i64(d, "parameters", r->bill.parameters);
     json_put_i64(d, "trainable", r->bill.trainable);
     json_put(d, "savings", savings(&r->bill));
+    if (r->bill.without_lever_bytes[LEVER_FIELD_CHECKPOINTING])
+        json_put_f64(d, "recompute_share", r->bill.recompute_share);
     if (r->bill.precision_note[0])
         json_put_str(d, "precision_note", r->bill.precision_note);
     json_t *programs = json_object_get(d, "programs"), *row;

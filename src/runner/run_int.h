@@ -98,6 +98,8 @@ struct what_if {
     bool on, fp32, bf16;
     int64_t batch_divisor, accumulate_factor; /* 0: unchanged */
     bool no_accumulation;
+    int lever_off;                    /* enum lever_field + 1; 0: none */
+    enum checkpointing checkpointing; /* not NONE: switched on */
 };
 
 /* What planning finds. */
@@ -109,6 +111,10 @@ struct run_bill {
     int64_t train_by_category[CATEGORY_COUNT];
     /* The same without one choice; 0 where the graph does not make it. */
     int64_t float32_peak_bytes, single_batch_peak_bytes;
+    int64_t without_lever_bytes[LEVER_FIELD_COUNT]; /* by lever: train_peak_bytes with it off; 0:
+                                                       not used */
+    double train_flops; /* arithmetic of a micro-batch of the training loop with the largest peak */
+    double recompute_share;   /* what checkpointing adds to it: 0.2 is a fifth */
     char precision_note[512]; /* P12: why precision saves little here; "" when it saves */
 };
 
@@ -159,6 +165,8 @@ const struct node_exec *node_exec_find(const char *type);
 #include "runner/node_exec.def"
 #undef X
 
+/* The levers of a TrainingLoop, as the user or a what-if chose them. */
+struct levers run_levers(const struct run *r, const struct graph_node *n);
 /* While planning: folds one compiled exec into the run's bill. */
 void run_account(
     struct run *r, const struct graph_node *n, const struct exec *x, const struct ir_vars *vars,

@@ -145,14 +145,14 @@ static int option_of(const struct graph_node *n, const char *param, const char *
     return 0;
 }
 
-static struct levers levers_of(const struct run *r, const struct graph_node *n)
+struct levers run_levers(const struct run *r, const struct graph_node *n)
 {
     static const char *const checkpointing[] = {"none", "blocks", "selective", "auto", NULL};
     static const char *const states[] = {"float32", "int8", "host", NULL};
     static const char *const masters[] = {"float32", "none", "stochastic", NULL};
     static const char *const dtypes[] = {"float32", "bfloat16", "float16", NULL};
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    return (struct levers){
+    struct levers l = {
         .checkpointing = (enum checkpointing)option_of(n, "checkpointing", checkpointing),
         .loss_chunk_tokens = graph_param_i64(n, "loss_chunk_tokens"),
         .update_in_backward = graph_param_bool(n, "update_in_backward"),
@@ -160,6 +160,11 @@ static struct levers levers_of(const struct run *r, const struct graph_node *n)
         .parameter_dtype = types[option_of(n, "parameter_dtype", dtypes)],
         .master_weights = (enum master_weights)option_of(n, "master_weights", masters),
         .budget_bytes = r->o.budget_bytes};
+    if (r->what_if.lever_off)
+        lever_switch_off(&l, (enum lever_field)(r->what_if.lever_off - 1));
+    if (r->what_if.checkpointing != CHECKPOINT_NONE)
+        l.checkpointing = r->what_if.checkpointing;
+    return l;
 }
 
 static enum status
@@ -196,7 +201,7 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .workspace_limit_bytes = r->frugal ? -1 : 0,
         .device = "cpu",
         .graph_key = key_of(r),
-        .levers = levers_of(r, n),
+        .levers = run_levers(r, n),
         .checkpoint_dir = checkpoint_dir(r),
         .run_name = file_name_of(r)};
     if (!(c->max_norm >= 0) || isinf(c->max_norm))

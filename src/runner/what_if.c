@@ -33,6 +33,7 @@ static struct run_bill bill_with(struct run *r, struct what_if w)
 /* What the training loops of the graph choose. */
 struct choices {
     bool trains, low, accumulates, batch_norm;
+    struct levers levers;
     int64_t least_batch; /* smallest batch_size of a loader; 0: no loader */
 };
 
@@ -54,6 +55,7 @@ static struct choices choices_of(const struct run *r)
         c.trains = true;
         c.low = c.low || strcmp(graph_param_str(n, "precision"), "fp32") != 0;
         c.accumulates = c.accumulates || graph_param_i64(n, "accumulate_steps") > 1;
+        c.levers = run_levers(r, n);
     }
     return c;
 }
@@ -87,6 +89,14 @@ void what_if_savings(struct run *r)
     if (c.accumulates)
         r->bill.single_batch_peak_bytes =
             bill_with(r, (struct what_if){.no_accumulation = true}).train_peak_bytes;
+    for (int i = 0; i < LEVER_FIELD_COUNT; i++) {
+        if (!lever_used(&c.levers, (enum lever_field)i))
+            continue;
+        struct run_bill without = bill_with(r, (struct what_if){.lever_off = i + 1});
+        r->bill.without_lever_bytes[i] = without.train_peak_bytes;
+        if (i == LEVER_FIELD_CHECKPOINTING && without.train_flops > 0)
+            r->bill.recompute_share = r->bill.train_flops / without.train_flops - 1;
+    }
     explain_precision(&r->bill);
 }
 
@@ -130,6 +140,14 @@ static void advise(struct run *r, struct str *s, bool peaks)
             c.batch_norm ? " (batch norm sees the smaller batch: the numbers change)" : "");
         add_item(
             r, s, &n, text, (struct what_if){.batch_divisor = 2, .accumulate_factor = 2}, peaks);
+    }
+    if (c.trains && c.levers.checkpointing == CHECKPOINT_NONE) {
+        add_item(
+            r, s, &n, "checkpointing selective on the TrainingLoop (same numbers)",
+            (struct what_if){.checkpointing = CHECKPOINT_SELECTIVE}, peaks);
+        add_item(
+            r, s, &n, "checkpointing blocks on the TrainingLoop (same numbers, 15 to 30% slower)",
+            (struct what_if){.checkpointing = CHECKPOINT_BLOCKS}, peaks);
     }
     if (c.trains && !c.low && c.least_batch > 1)
         add_item(

@@ -3,6 +3,42 @@
 
 #include "backends/exec.h"
 
+/* ---- one by one ---- */
+
+const char *lever_name(enum lever_field lever)
+{
+    static const char *const names[LEVER_FIELD_COUNT] = {
+#define FIELD(ID, name) #name,
+#include "train/lever_fields.def"
+#undef FIELD
+    };
+    return names[lever];
+}
+
+bool lever_used(const struct levers *l, enum lever_field lever)
+{
+    const bool used[LEVER_FIELD_COUNT] = {
+#define FIELD(ID, name) l->name != 0,
+#include "train/lever_fields.def"
+#undef FIELD
+    };
+    return used[lever];
+}
+
+void lever_switch_off(struct levers *l, enum lever_field lever)
+{
+    switch (lever) {
+#define FIELD(ID, name)                                                                            \
+    case LEVER_FIELD_##ID:                                                                         \
+        l->name = 0;                                                                               \
+        break;
+#include "train/lever_fields.def"
+#undef FIELD
+    case LEVER_FIELD_COUNT:
+        break;
+    }
+}
+
 /* ---- combinations ---- */
 
 static enum status
@@ -25,7 +61,8 @@ static enum status check_update(const struct step_config *c, struct err *e)
         return refuse(
             lever,
             c->precision == PRECISION_FP16 ? "precision fp16 (its gradient scaler)" : "bf16_scaler",
-            "an infinite gradient must skip the whole update, and would be found after a part of it",
+            "an infinite gradient must skip the whole update, and would be found after a part of "
+            "it",
             c->precision == PRECISION_FP16
                 ? "use precision bf16 or fp32, or set update_in_backward to false"
                 : "set bf16_scaler or update_in_backward to false",

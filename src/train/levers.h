@@ -26,4 +26,15 @@ struct levers {
     int64_t budget_bytes; /* what checkpointing "auto" has to meet; 0: none is known */
 };
 
+/* The levers one by one, for what each saves. */
+enum lever_field {
+#define FIELD(ID, name) LEVER_FIELD_##ID,
+#include "train/lever_fields.def"
+#undef FIELD
+    LEVER_FIELD_COUNT
+};
+const char *lever_name(enum lever_field lever); /* the node's parameter */
+bool lever_used(const struct levers *l, enum lever_field lever);
+void lever_switch_off(struct levers *l, enum lever_field lever);
+
 #endif

@@ -2,8 +2,8 @@
  * measured peak equal to the planned one. */
 #include "train/train_test_support.h"
 
-#include "ir/build.h"
 #include "base/str.h"
+#include "ir/build.h"
 #include "passes/passes.h"
 
 #include <stdio.h>
@@ -116,7 +116,9 @@ TEST(
     }
 }
 
-TEST(checkpoint_auto, "L1 T8: the least second computation that meets the budget; else the least peak")
+TEST(
+    checkpoint_auto,
+    "L1 T8: the least second computation that meets the budget; else the least peak")
 {
     struct trial_setup s = deep(4096, 1024);
     struct trial t;
@@ -159,7 +161,11 @@ struct net {
 static int weight(struct net *n, const char *name, struct shape s, bool trainable)
 {
     struct ir_var v = {
-        .name = name, .dtype = DT_F32, .shape = s, .trainable = trainable, .of = IR_NONE,
+        .name = name,
+        .dtype = DT_F32,
+        .shape = s,
+        .trainable = trainable,
+        .of = IR_NONE,
         .node = IR_NONE};
     return ir_var_read(n->p, ir_var_new(&n->vars, &v));
 }
