@@ -227,6 +227,11 @@ static enum status read_rest(int argc, char *const *argv, struct args *a, struct
             plain = true;
         } else if (strcmp(argv[i], "-h") == 0) {
             a->help = true;
+        } else if (strcmp(argv[i], "-o") == 0 && takes(a->command, OPTION_OUTPUT)) {
+            if (i + 1 >= argc)
+                return err_set(
+                    e, ST_USAGE, "-o needs a value: -o %s", options[OPTION_OUTPUT].value);
+            TRY(read_value(a, OPTION_OUTPUT, argv[++i], e));
         } else if (argv[i][1] == '-') {
             TRY(read_option(argc, argv, &i, a, e));
         } else {

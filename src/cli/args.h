@@ -34,7 +34,7 @@ size_t command_count(void);
 const struct command *command_at(size_t i);
 const struct command *command_find(const char *name); /* NULL when there is none */
 
-enum { ARGS_MAX = 1 }; /* arguments of a command */
+enum { ARGS_MAX = 2 }; /* arguments of a command */
 struct option_value {
     bool given;
     const char *text;
