@@ -1,8 +1,8 @@
 /* kernels.c - rates of products, convolutions and norms, against the machine's peak. Run by hand.
  *
- *     kernels [gemm|conv|norm|pool] [threads]
+ *     kernels [gemm|conv|norm|pool|attention] [threads]
  *
- * Shapes are those of ResNet-18 for CIFAR at batch 128, a small MLP, and GPT-2's projections.
+ * Shapes are those of ResNet-18 for CIFAR at batch 128, a small MLP, and GPT-2's.
  */
 #include "backends/backend.h"
 #include "base/env.h"
@@ -311,6 +311,39 @@ static void pools(void)
         }
 }
 
+/* Queries, keys and values of one product, as GPT-2 has them; flops are those of the half of the
+ * scores that a causal mask leaves. */
+static void attention(int64_t b, int64_t s, int64_t h, int64_t d, enum dtype t)
+{
+    char name[64];
+    struct call c = {.n_in = 1, .n_out = 2};
+    c.attr.attention = (struct attention_attr){.heads = h, .kv_heads = h, .causal = true};
+    c.in[0] = fresh(t, LAYOUT_ROW, SHAPE(b, s, 3 * h, d));
+    c.out[0] = fresh(t, LAYOUT_ROW, SHAPE(b, s, h, d));
+    c.out[1] = fresh(DT_F32, LAYOUT_ROW, SHAPE(b, h, s));
+    double flops = 2.0 * (double)(b * h * d) * (double)s * (double)(s + 1) / 2;
+    (void)snprintf(name, sizeof name, "attention %lldx%lld", (long long)b, (long long)s);
+    row(name, t, 2 * flops, time_call(OP_ATTENTION, &c));
+    struct call g = {.n_in = 8, .n_out = 1, .attr = c.attr};
+    g.in[0] = fresh(t, LAYOUT_ROW, SHAPE(b, s, h, d));
+    g.in[1] = fresh(t, LAYOUT_ROW, SHAPE(b, s, 3 * h, d));
+    g.in[6] = fresh(t, LAYOUT_ROW, SHAPE(b, s, h, d));
+    g.in[7] = fresh(DT_F32, LAYOUT_ROW, SHAPE(b, h, s));
+    memset(g.in[7].data, 0, (size_t)(b * h * s) * 4);
+    g.out[0] = fresh(t, LAYOUT_ROW, SHAPE(b, s, 3 * h, d));
+    (void)snprintf(name, sizeof name, "attention grad %lldx%lld", (long long)b, (long long)s);
+    row(name, t, 5 * flops, time_call(OP_ATTENTION_GRAD, &g));
+}
+
+static void attentions(void)
+{
+    for (int t = 0; t < 2; t++) {
+        attention(4, 64, 12, 64, t ? DT_BF16 : DT_F32);
+        attention(4, 1024, 12, 64, t ? DT_BF16 : DT_F32);
+        attention(1, 1024, 16, 128, t ? DT_BF16 : DT_F32);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -327,5 +360,7 @@ int main(int argc, char **argv)
         norms();
     if (strstr("pool", what))
         pools();
+    if (strstr("attention", what))
+        attentions();
     return 0;
 }

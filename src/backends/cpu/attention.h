@@ -61,6 +61,12 @@ static inline struct attn attn_of(const struct kernel_args *a, int first)
     return n;
 }
 
+/* What ATTENTION_GRAD has beside. */
+struct attn_grads {
+    struct attn_rows dy, y, dq, dk, dv;
+    const float *lse;
+};
+
 /* Row (b, position, head) of a tensor. */
 static inline char *attn_row(const struct attn_rows *r, int64_t b, int64_t i, int64_t head)
 {
@@ -74,5 +80,15 @@ static inline void attn_span(const struct attn *n, int64_t i, int64_t *from, int
     *to = end < 0 ? 0 : end > n->t ? n->t : end;
     *from = begin < 0 ? 0 : begin > *to ? *to : begin;
 }
+
+/* Workspace of one thread, and the loops over tiles on `threads` of them. */
+#define attn_forward_bytes ISA_GLUE(attn_forward_bytes, ISA_SUFFIX)
+int64_t attn_forward_bytes(const struct attn *n);
+#define attn_forward_run ISA_GLUE(attn_forward_run, ISA_SUFFIX)
+void attn_forward_run(const struct kernel_args *a, const struct attn *n, int threads);
+#define attn_grad_bytes ISA_GLUE(attn_grad_bytes, ISA_SUFFIX)
+int64_t attn_grad_bytes(const struct attn *n);
+#define attn_grad_run ISA_GLUE(attn_grad_run, ISA_SUFFIX)
+void attn_grad_run(const struct attn_grads *g, const struct attn *n, void *workspace, int threads);
 
 #endif
