@@ -106,9 +106,10 @@ enum optim_kind {
     OPTIM_NADAM,
     OPTIM_RPROP,
     OPTIM_ASGD,
+    OPTIM_ADAFACTOR,
     OPTIM_COUNT
 };
-/* PyTorch 1.13's parameters: torch.optim.<Name>. */
+/* PyTorch 1.13's parameters: torch.optim.<Name>; Adafactor's are PyTorch 2.5's. */
 struct optim_attr {
     enum optim_kind kind;
     double weight_decay, momentum, dampening, beta1, beta2, eps;
@@ -117,7 +118,15 @@ struct optim_attr {
     double momentum_decay;                          /* NAdam */
     double eta_minus, eta_plus, step_min, step_max; /* Rprop */
     double lambd, t0;                               /* ASGD */
+    double beta2_decay, eps2, d; /* Adafactor; its eps is eps1, 0 being the type's epsilon */
     bool nesterov, amsgrad, centered, maximize;
+    /* How state and parameter are stored (optim_state.h: optim_attr_for). */
+    bool int8;       /* states in 8 bits, block by block */
+    bool master;     /* the first state is the parameter in float32; the parameter is its rounding */
+    bool stochastic; /* the parameter is rounded up or down by chance: hyper[3], hyper[4] are halves
+                        of the seed, and `stream` is the parameter's */
+    bool factored;   /* Adafactor: rank 2 or more */
+    uint32_t stream;
 };
 /* Attention without the S x T matrix. Heads h of the query read head h / (heads / kv_heads) of keys
  * and values. */

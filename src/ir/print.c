@@ -230,7 +230,7 @@ static void show_grad_check(struct str *s, const struct ir_op *op)
 static const char *optim_label(enum optim_kind kind)
 {
     static const char *const names[OPTIM_COUNT] = {"sgd",   "adam",  "adamw", "rmsprop", "adagrad",
-                                                   "radam", "nadam", "rprop", "asgd"};
+                                                   "radam", "nadam", "rprop", "asgd",    "adafactor"};
     return names[kind];
 }
 
@@ -253,6 +253,12 @@ static void show_optimizer(struct str *s, const struct ir_op *op)
     real(s, "step_max", a->step_max, 0);
     real(s, "lambd", a->lambd, 0);
     real(s, "t0", a->t0, 0);
+    real(s, "beta2_decay", a->beta2_decay, 0);
+    real(s, "eps2", a->eps2, 0);
+    real(s, "d", a->d, 0);
+    flag(s, "int8", a->int8);
+    flag(s, "master", a->master);
+    flag(s, "stochastic", a->stochastic);
     flag(s, "nesterov", a->nesterov);
     flag(s, "amsgrad", a->amsgrad);
     flag(s, "centered", a->centered);

@@ -36,10 +36,12 @@ void update_vars_make(
             out->accumulator[v] = var_once(vars, &made);
         }
         made.category = CATEGORY_OPTIMIZER_STATE;
-        for (int k = 0; k < optim_state_count(optim); k++) {
-            made.name = arena_printf(&vars->arena, "%s:%s", optim_state_name(optim, k), param.name);
-            made.shape = optim_state_shape(optim, k, &param.shape);
-            made.dtype = optim_state_dtype(optim, k);
+        struct optim_attr own = optim_attr_for(optim, &param.shape, param.dtype, param.name);
+        ASSERT(optim_state_count(&own) <= UPDATE_STATES_MAX);
+        for (int k = 0; k < optim_state_count(&own); k++) {
+            made.name = arena_printf(&vars->arena, "%s:%s", optim_state_name(&own, k), param.name);
+            made.shape = optim_state_shape(&own, k, &param.shape);
+            made.dtype = optim_state_dtype(&own, k);
             out->state[v][k] = var_once(vars, &made);
         }
     }
@@ -68,14 +70,16 @@ static void step(
     int hyper, int ctl)
 {
     int in[UPDATE_STATES_MAX + 4], n = 0;
-    p->node = p->vars->list.data[v].node;
+    const struct ir_var *param = &p->vars->list.data[v];
+    union op_attr attr = {
+        .optim = optim_attr_for(&o->optim, &param->shape, param->dtype, param->name)};
+    p->node = param->node;
     in[n++] = ir_var_read(p, v);
-    for (int k = 0; k < optim_state_count(&o->optim); k++)
+    for (int k = 0; k < optim_state_count(&attr.optim); k++)
         in[n++] = ir_var_read(p, u->state[v][k]);
     in[n++] = ir_contiguous(p, g);
     in[n++] = hyper;
     in[n++] = ctl;
-    union op_attr attr = {.optim = o->optim};
     (void)ir_emit(p, OP_OPTIMIZER, in, n, &attr);
 }
 
@@ -84,7 +88,8 @@ static void update_all(
     const struct update_vars *u)
 {
     int *in = mem_alloc((2 * u->n + 4) * sizeof *in), n = 0;
-    int hyper = ir_input(p, "hyper", DT_F64, SHAPE(o->cycles_momentum ? 3 : 2));
+    int64_t controls = o->optim.stochastic ? 5 : o->cycles_momentum ? 3 : 2;
+    int hyper = ir_input(p, "hyper", DT_F64, SHAPE(controls));
     in[n++] = ir_input(p, "loss_scale", DT_F32, shape_scalar());
     for (size_t v = 0; v < u->n; v++)
         if (grads[v] != IR_NONE)

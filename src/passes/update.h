@@ -9,7 +9,7 @@
  * is divided by N (requirements A1, A6), and the reported loss is not (A5).
  *
  * Inputs that an updating program gets from the host:
- *   "hyper"       f64[2]  learning rate, number of this update
+ *   "hyper"       f64[2]  learning rate, number of this update; [3] or [5]: ops.def
  *   "loss_scale"  f32     what the loss was multiplied by
  * Outputs: "ctl" f32[4] (ops.def), "update_ratio" f32 when asked for.
  */
@@ -30,7 +30,7 @@ struct update_options {
 };
 
 /* Variables of the update, by parameter variable: accumulator and optimizer state. */
-enum { UPDATE_STATES_MAX = 4 };
+enum { UPDATE_STATES_MAX = 5 };
 struct update_vars {
     int *accumulator;                /* by variable; IR_NONE: none */
     int (*state)[UPDATE_STATES_MAX]; /* by variable, in the order of optim_state.h */

@@ -20,6 +20,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "ir/optim_state.h"
 #include "nn/ptfile.h"
 #include "nn/tensorfile.h"
 #include "nn/weights.h"
@@ -64,13 +65,25 @@ static struct optim_tensor *list_state(struct train *t, struct arena *a, int *n)
     *n = 0;
     for (int i = 0; i < params; i++) {
         int var = model_param_var(t->parts.model, i);
-        for (int k = 0; (size_t)var < t->steps.update.n && k < UPDATE_STATES_MAX; k++) {
+        const struct ir_var *p = &t->parts.vars->list.data[var];
+        struct optim_attr own = optim_attr_for(&t->optim.attr, &p->shape, p->dtype, p->name);
+        /* Masters are the model's state_dict. */
+        for (int k = own.master; (size_t)var < t->steps.update.n && k < optim_state_count(&own); k++) {
             int s = t->steps.update.state[var][k];
             if (s == IR_NONE)
                 continue;
             const struct ir_var *v = &t->parts.vars->list.data[s];
             list[(*n)++] = (struct optim_tensor){
-                i, k, t->parts.vars->list.data[var].name, v->dtype, v->shape, exec_var(t->exec, s)};
+                i,
+                k,
+                p->name,
+                v->dtype,
+                v->shape,
+                exec_var(t->exec, s),
+                optim_state_name(&own, k),
+                v->dtype != DT_U8                        ? OPTIM_STATE_WHOLE
+                : optim_state_signed(&own, k - own.master) ? OPTIM_STATE_SIGNED
+                                                         : OPTIM_STATE_POSITIVE};
         }
     }
     return list;

@@ -4,6 +4,8 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "ir/optim_state.h"
+#include "train/optim_form.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -125,7 +127,9 @@ enum status train_new(
         .storage = c->storage,
         .budget_bytes = c->budget_bytes,
         .workspace_limit_bytes = c->workspace_limit_bytes};
-    enum status st = step_choose(parts->vars, &t->steps_config, &o, e);
+    enum status st = optim_form(&c->levers, c->precision, &t->optim.attr, e);
+    if (st == ST_OK)
+        st = step_choose(parts->vars, &t->steps_config, &o, e);
     if (st == ST_OK)
         st = step_set_make(parts->vars, &t->steps_config, dump, &t->steps, e);
     if (st == ST_OK)
@@ -194,9 +198,12 @@ static void fill_state(struct train *t)
             int var = t->steps.update.state[v][k];
             if (var == IR_NONE)
                 continue;
-            const struct ir_var *s = &vars->list.data[var];
-            double initial = optim_state_initial(&first, k);
+            const struct ir_var *s = &vars->list.data[var], *p = &vars->list.data[v];
+            struct optim_attr a = optim_attr_for(&first.attr, &p->shape, p->dtype, p->name);
+            double initial = optim_state_start(&a, k, first.lr);
             int64_t n = shape_count(&s->shape);
+            if (k < a.master)
+                continue; /* filled with the weights */
             for (int64_t i = 0; i < n; i++)
                 dtype_store(exec_var(t->exec, var), s->dtype, i, initial);
         }
@@ -314,18 +321,27 @@ enum status train_resume(struct train *t, const char *path, struct err *e)
 
 void train_carry(struct train *t, struct train *from)
 {
+    bool differs = false;
     for (size_t v = 0; v < t->steps.update.n && v < from->steps.update.n; v++) {
         for (int k = 0; k < UPDATE_STATES_MAX; k++) {
             int to = t->steps.update.state[v][k], var = from->steps.update.state[v][k];
             if (to == IR_NONE || var == IR_NONE)
                 continue;
+            if (to != var) { /* stored in another form */
+                differs = true;
+                continue;
+            }
             const struct ir_var *s = &t->parts.vars->list.data[to];
             memcpy(
                 exec_var(t->exec, to), exec_var(from->exec, var),
                 (size_t)(shape_count(&s->shape) * dtype_size(s->dtype)));
         }
     }
-    t->at.optimizer_steps = from->at.optimizer_steps;
+    if (differs)
+        train_warn(
+            t, "optimizer_state",
+            "the first TrainingLoop stores the optimizer's state in another form: it starts anew");
+    t->at.optimizer_steps = differs ? 0 : from->at.optimizer_steps;
     t->optim.lr = train_lr(from);
 }
 

@@ -2,6 +2,7 @@
 #include "train/optim_state_dict.h"
 
 #include "ir/optim_state.h"
+#include "ir/quant.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,6 +13,14 @@ static struct pt_value *pair(struct arena *m, double first, double second)
 {
     struct pt_value *t = pt_tuple(m);
     pt_add(m, t, pt_float(m, first));
+    pt_add(m, t, pt_float(m, second));
+    return t;
+}
+
+static struct pt_value *none_and(struct arena *m, double second)
+{
+    struct pt_value *t = pt_tuple(m);
+    pt_add(m, t, pt_none(m));
     pt_add(m, t, pt_float(m, second));
     return t;
 }
@@ -56,6 +65,11 @@ static struct pt_value *entry_of(
     return entries[param];
 }
 
+static const char *key_of(const struct optim_attr *a, const struct optim_tensor *t)
+{
+    return t->key ? t->key : optim_state_name(a, t->state);
+}
+
 static struct pt_value *states_of(
     struct arena *m, const struct optim_attr *a, int n_params, const struct optim_tensor *tensors,
     int n, int64_t steps)
@@ -69,13 +83,34 @@ static struct pt_value *states_of(
         ASSERT(t->param >= 0 && t->param < n_params);
         struct pt_value *entry = entry_of(m, state, entries, t->param, a->kind, steps);
         pt_put(
-            m, entry, optim_state_name(a, t->state),
+            m, entry, key_of(a, t),
             pt_tensor_of(m, t->dtype, t->shape.dim, t->shape.rank, t->data));
     }
     /* SGD without momentum says so for every parameter. */
     for (int i = 0; i < n_params && a->kind == OPTIM_SGD && optim_state_count(a) == 0; i++)
         pt_put(m, entry_of(m, state, entries, i, a->kind, steps), "momentum_buffer", pt_none(m));
     return state;
+}
+
+/* What the codes mean: block size, and the map of each state. */
+static struct pt_value *legend_of(struct arena *m, const struct optim_tensor *tensors, int n)
+{
+    static const int64_t codes = 256;
+    struct pt_value *legend = pt_dict(m, PT_DICT_PLAIN), *maps = pt_dict(m, PT_DICT_PLAIN);
+    pt_put(m, legend, "method", pt_string(m, "block-wise dynamic tree quantisation, 8 bits"));
+    pt_put(m, legend, "block", pt_int(m, QUANT_STATE_BLOCK));
+    for (int i = 0; i < n; i++) {
+        if (tensors[i].map == OPTIM_STATE_WHOLE)
+            continue;
+        const char *key = tensors[i].key;
+        char *name = arena_printf(m, "%.*s", (int)(strlen(key) - strlen("_codes")), key);
+        const float *map = quant_dynamic(tensors[i].map == OPTIM_STATE_SIGNED)->value;
+        if (!pt_get(maps, name))
+            pt_put(
+                m, maps, name, pt_tensor_of(m, DT_F32, &codes, 1, (void *)(uintptr_t)map));
+    }
+    pt_put(m, legend, "maps", maps);
+    return maps->dict.n ? legend : NULL;
 }
 
 struct pt_value *optim_state_dict_make(
@@ -92,6 +127,9 @@ struct pt_value *optim_state_dict_make(
     struct pt_value *dict = pt_dict(m, PT_DICT_PLAIN);
     pt_put(m, dict, "state", states_of(m, &s->attr, n_params, tensors, n_tensors, steps));
     pt_put(m, dict, "param_groups", groups);
+    struct pt_value *legend = legend_of(m, tensors, n_tensors);
+    if (legend)
+        pt_put(m, dict, "snug_int8", legend);
     return dict;
 }
 
@@ -180,7 +218,9 @@ static enum status missing(const struct optim_tensor *t, const char *key, struct
 {
     enum status st = err_set(
         e, ST_INVALID, "the optimizer state of parameter \"%s\" has no \"%s\"", t->param_name, key);
-    err_hint(e, "The file was saved with another optimizer, or with other options of it.");
+    err_hint(
+        e, "The file was saved with another optimizer, with other options of it, or with another "
+           "optimizer_state on the TrainingLoop.");
     return st;
 }
 
@@ -247,7 +287,7 @@ static enum status read_tensor(
 
 static enum status read_one(struct reader *r, const struct optim_tensor *t, struct err *e)
 {
-    const char *key = optim_state_name(&r->s->attr, t->state);
+    const char *key = key_of(&r->s->attr, t);
     int place = 0;
     TRY(find_place(r, t, &place, e));
     const struct pt_value *entry = entry_at(r, place);

@@ -6,6 +6,10 @@
  *                  scalar tensor (RMSprop, Rprop: an integer; SGD: none). Empty before the first
  *                  update, as PyTorch makes states then (Adagrad's at once).
  *   param_groups   [{lr, ..., params: [0, 1, ...]}], one group; "initial_lr" with a schedule.
+ *   snug_int8      only with states in 8 bits, which are kept under keys of their own, so that
+ *                  nobody takes codes for values: "exp_avg_codes" (uint8, the parameter's shape)
+ *                  and "exp_avg_absmax" (float32, one per block). {method, block, maps: {"exp_avg":
+ *                  float32[256]}}: element i is maps["exp_avg"][codes[i]] * absmax[i / block].
  * torch.optim.X.load_state_dict accepts what we make and goes on with the same numbers; we read
  * what PyTorch makes, with the key sets of older and newer versions: only what is needed is looked
  * at.
@@ -24,6 +28,8 @@ struct optim_tensor {
     enum dtype dtype;
     struct shape shape;
     void *data;
+    const char *key; /* in the file; NULL: the name of ir/optim_state.h */
+    enum { OPTIM_STATE_WHOLE, OPTIM_STATE_SIGNED, OPTIM_STATE_POSITIVE } map; /* of "x_codes" */
 };
 
 /* Nothing is copied: tensors[i].data is read when the tree is written. lr: the present rate. */

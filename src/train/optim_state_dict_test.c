@@ -13,7 +13,7 @@ static struct optim_spec momentum_sgd(void)
 
 static struct optim_tensor tensor(int param, const char *name, struct shape shape, float *data)
 {
-    return (struct optim_tensor){param, 0, name, DT_F32, shape, data};
+    return (struct optim_tensor){.param = param, .param_name = name, .shape = shape, .data = data};
 }
 
 /* Writes the state and opens it again. */

@@ -187,6 +187,7 @@ static enum status start_onecycle(struct schedule *s, enum optim_kind kind, stru
     case OPTIM_ADAGRAD:
     case OPTIM_RPROP:
     case OPTIM_ASGD:
+    case OPTIM_ADAFACTOR:
     case OPTIM_COUNT:
         return err_set(
             e, ST_INVALID, "OneCycleLR cycles the momentum too, and optimizer '%s' has none",

@@ -15,7 +15,8 @@ enum {
     TAKES_EPS = 8,
     TAKES_AMSGRAD = 16,
     TAKES_NESTEROV = 32,
-    TAKES_DAMPENING = 64
+    TAKES_DAMPENING = 64,
+    TAKES_FACTORS = 128 /* beta2_decay, eps1, eps2, d */
 };
 
 static const struct optimizer {
@@ -30,9 +31,11 @@ static const struct optimizer {
 /* What the node can say beside type and lr, with the values that mean "not said". */
 struct asked {
     double weight_decay, momentum, beta1, beta2, eps, dampening;
+    double beta2_decay, eps1, eps2, d;
     bool amsgrad, nesterov;
 };
-static const struct asked unasked = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+static const struct asked unasked = {
+    .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .beta2_decay = -0.8, .eps2 = 1e-3, .d = 1};
 
 const char *optim_kind_name(enum optim_kind k)
 {
@@ -49,8 +52,6 @@ static enum status parse_type(const json_t *params, enum optim_kind *out, struct
             return ST_OK;
         }
     }
-    if (strcmp(type, "Adafactor") == 0)
-        return err_set(e, ST_UNSUPPORTED, "optimizer 'Adafactor' is not supported yet");
     enum status st = err_set(e, ST_INVALID, "\"type\" is '%s', which is no optimizer", type);
     const char *near = str_nearest(type, names, OPTIM_COUNT);
     if (near)
@@ -83,6 +84,10 @@ static enum status read_asked(const json_t *params, struct asked *a, struct err 
     TRY(spec_f64(params, "momentum", &a->momentum, e));
     TRY(spec_f64(params, "eps", &a->eps, e));
     TRY(spec_f64(params, "dampening", &a->dampening, e));
+    TRY(spec_f64(params, "beta2_decay", &a->beta2_decay, e));
+    TRY(spec_f64(params, "eps1", &a->eps1, e));
+    TRY(spec_f64(params, "eps2", &a->eps2, e));
+    TRY(spec_f64(params, "d", &a->d, e));
     TRY(spec_bool(params, "amsgrad", &a->amsgrad, e));
     TRY(spec_bool(params, "nesterov", &a->nesterov, e));
     return read_betas(params, a, e);
@@ -122,6 +127,10 @@ check_takes(const json_t *params, enum optim_kind kind, const struct asked *a, s
         {TAKES_AMSGRAD, a->amsgrad, "amsgrad"},
         {TAKES_NESTEROV, a->nesterov, "nesterov"},
         {TAKES_DAMPENING, a->dampening != unasked.dampening, "dampening"},
+        {TAKES_FACTORS, a->beta2_decay != unasked.beta2_decay, "beta2_decay"},
+        {TAKES_FACTORS, a->eps1 != unasked.eps1, "eps1"},
+        {TAKES_FACTORS, a->eps2 != unasked.eps2, "eps2"},
+        {TAKES_FACTORS, a->d != unasked.d, "d"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].changed && !(optimizers[kind].takes & rows[i].bit))
@@ -147,6 +156,12 @@ static enum status check_ranges(const struct optim_spec *s, struct err *e)
     TRY(below_zero(a->eps, a->kind, "eps", "epsilon value", e));
     TRY(below_zero(a->weight_decay, a->kind, "weight_decay", "weight_decay value", e));
     TRY(below_zero(a->momentum, a->kind, "momentum", "momentum value", e));
+    TRY(below_zero(a->eps2, a->kind, "eps2", "epsilon value", e));
+    if (a->beta2_decay > 0 || (a->kind == OPTIM_ADAFACTOR && a->d < 1))
+        return err_set(
+            e, ST_INVALID, "Optimizer '%s': \"%s\" is %g, it must be %s", optim_name(a->kind),
+            a->beta2_decay > 0 ? "beta2_decay" : "d", a->beta2_decay > 0 ? a->beta2_decay : a->d,
+            a->beta2_decay > 0 ? "at most 0" : "at least 1");
     for (int i = 0; i < 2; i++) {
         double beta = i ? a->beta2 : a->beta1;
         if (!(beta >= 0 && beta < 1))
@@ -186,6 +201,12 @@ enum status optim_spec_make(const json_t *params, struct optim_spec *out, struct
     }
     if (takes & TAKES_EPS)
         s.attr.eps = a.eps;
+    if (takes & TAKES_FACTORS) {
+        s.attr.beta2_decay = a.beta2_decay;
+        s.attr.eps = a.eps1;
+        s.attr.eps2 = a.eps2;
+        s.attr.d = a.d;
+    }
     TRY(check_ranges(&s, e));
     *out = s;
     return ST_OK;

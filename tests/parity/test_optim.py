@@ -155,6 +155,52 @@ def test_asgd(c):
     check_optimizer(c, "asgd")
 
 
+def adafactor(weight, grads, rates, beta2_decay=-0.8, eps1=2.0 ** -23, eps2=1e-3, d=1.0, weight_decay=0.0,
+              maximize=False):
+    """torch.optim.Adafactor as PyTorch 2.5 documents it, in double precision."""
+    w, row, col, full = weight.double().clone(), 0.0, 0.0, 0.0
+    for i, lr in enumerate(rates):
+        g, t = grads[i].double() * (-1 if maximize else 1), i + 1
+        keep = 1 - t ** beta2_decay
+        alpha = max(eps2, (w * w).mean().sqrt().item()) * min(lr, t ** -0.5)
+        w = w * (1 - lr * weight_decay)
+        if g.dim() > 1:
+            row = keep * row + (1 - keep) * (g * g).mean(-1, keepdim=True)
+            col = keep * col + (1 - keep) * (g * g).mean(-2, keepdim=True)
+            v = row * col / row.mean(-2, keepdim=True).clamp(min=eps1)
+        else:
+            full = keep * full + (1 - keep) * g * g
+            v = full
+        u = g / v.clamp(min=eps1 ** 2).sqrt()
+        w = w - alpha / max(1.0, (u * u).mean().sqrt().item() / d) * u
+    return w
+
+
+# ids: L4
+def test_adafactor(c):
+    """Vectors, matrices and stacks of matrices, 20 updates, against the formula in double precision."""
+    shapes = {"w": (5, 70), "b": (3,), "v": (2, 33, 7), "long": (9001,), "wide": (3, 9001)}
+    for settings in ({}, {"beta2_decay": -0.5}, {"d": 2.0, "weight_decay": 0.1}, {"eps1": 1e-3, "eps2": 0.5},
+                     {"maximize": True}):
+        rates = [0.05 * 0.9 ** i for i in range(STEPS)]
+        weights = {n: c.randn(*s).float() for n, s in shapes.items()}
+        grads = {n: c.randn(STEPS, *s).float() for n, s in shapes.items()}
+        hyper = torch.tensor([[rate, i + 1] for i, rate in enumerate(rates)], dtype=torch.float64)
+        update = dict(settings, kind="adafactor", eps=settings.get("eps1", 0.0))
+        update.pop("eps1", None)
+        found = engine(c, weights, grads, hyper, update)
+        again = engine(c, weights, grads, hyper, update, threads=2, dynamic=True)
+        c.count += 1
+        for n in weights:
+            want = adafactor(weights[n], grads[n], rates, **settings)
+            error = norm_error(found[n], want.float())
+            c.record("Adafactor", "f32", error)
+            if error > F32_BOUND:
+                c.fail("%s: %s differs by %.3g of its norm" % (settings, n, error))
+            if not torch.equal(found[n], again[n]):
+                c.fail("%s: %s depends on the threads" % (settings, n))
+
+
 # ids: A3 P7
 def test_clipping(c):
     """clip_grad_norm_ over all parameters, after the loss scale is taken out."""

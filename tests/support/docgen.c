@@ -390,10 +390,12 @@ static void optimizers(struct str *out)
         TAKES_EPS = 8,
         TAKES_AMSGRAD = 16,
         TAKES_NESTEROV = 32,
-        TAKES_DAMPENING = 64
+        TAKES_DAMPENING = 64,
+        TAKES_FACTORS = 128
     };
-    static const char *const names[] = {"weight_decay", "momentum", "betas",    "eps",
-                                        "amsgrad",      "nesterov", "dampening"};
+    static const char *const names[] = {"weight_decay", "momentum",  "betas",
+                                        "eps",          "amsgrad",   "nesterov",
+                                        "dampening",    "beta2_decay, eps1, eps2, d"};
     static const unsigned takes[OPTIM_COUNT] = {
 #define X(kind, bits, ...) [OPTIM_##kind] = (bits),
 #include "train/optimizers.def"
@@ -410,10 +412,11 @@ static void optimizers(struct str *out)
     for (int i = 0; i < OPTIM_COUNT; i++) {
         struct optim_attr plain = {.kind = (enum optim_kind)i};
         struct optim_attr full = {.kind = (enum optim_kind)i, .momentum = 0.9, .amsgrad = true};
-        struct shape weight = SHAPE(1000), least = weight;
+        struct shape weight = SHAPE(1000, 1000), least = weight;
+        plain.factored = full.factored = plain.kind == OPTIM_ADAFACTOR;
         int64_t bytes = 0;
         str_printf(out, "|%s|", optim_name(plain.kind));
-        add_bits(out, takes[i], names, 7);
+        add_bits(out, takes[i], names, 8);
         str_add(out, "|");
         if (!(takes[i] & TAKES_MOMENTUM))
             full.momentum = 0;
@@ -424,6 +427,8 @@ static void optimizers(struct str *out)
             str_printf(out, "%s%s%s%s", k ? ", " : "", always ? "" : "[", name, always ? "" : "]");
             if (shape_count(&least) == 1)
                 str_add(out, " (scalar)");
+            else if (shape_count(&least) < shape_count(&weight))
+                str_add(out, strstr(name, "row") ? " (per row)" : " (per column)");
             else if (always)
                 bytes += dtype_size(optim_state_dtype(&full, k));
         }
@@ -433,7 +438,7 @@ static void optimizers(struct str *out)
     }
     str_printf(out, "\n%s", tests_note);
     str_add(
-        out, "\nLeft out: Adafactor (with transformers); parameter groups; what PyTorch has and "
+        out, "\nAdafactor's parameters of rank 0 and 1 have `variance`, of their shape, instead. Left out: parameter groups; what PyTorch has and "
              "the node "
              "does not (RMSprop's\ncentered, maximize, foreach).\n");
 }

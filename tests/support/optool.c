@@ -359,10 +359,10 @@ static void write_states(struct job *j)
     for (size_t v = 0; v < j->states.n; v++) {
         for (int k = 0; k < UPDATE_STATES_MAX && j->states.state[v][k] != IR_NONE; k++) {
             int var = j->states.state[v][k];
-            const struct ir_var *s = &j->vars.list.data[var];
+            const struct ir_var *s = &j->vars.list.data[var], *p = &j->vars.list.data[v];
+            struct optim_attr a = optim_attr_for(&j->optim, &p->shape, p->dtype, p->name);
             for (int64_t i = 0; i < shape_count(&s->shape); i++)
-                dtype_store(
-                    exec_var(j->x, var), s->dtype, i, optim_state_start(&j->optim, k, j->rate));
+                dtype_store(exec_var(j->x, var), s->dtype, i, optim_state_start(&a, k, j->rate));
         }
     }
 }

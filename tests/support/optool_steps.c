@@ -119,7 +119,7 @@ static struct loss_attr get_loss(const struct step *s)
 static enum optim_kind get_optim_kind(const struct step *s)
 {
     static const char *const names[] = {"sgd",   "adam",  "adamw", "rmsprop", "adagrad",
-                                        "radam", "nadam", "rprop", "asgd"};
+                                        "radam", "nadam", "rprop", "asgd",    "adafactor"};
     for (int i = 0; i < OPTIM_COUNT; i++)
         if (str_eq(names[i], json_get_str(s->spec, "kind", "sgd")))
             return (enum optim_kind)i;
@@ -145,6 +145,9 @@ struct optim_attr step_optim(const struct step *s)
         .step_max = get_f64(s, "step_max", 50),
         .lambd = get_f64(s, "lambd", 1e-4),
         .t0 = get_f64(s, "t0", 1e6),
+        .beta2_decay = get_f64(s, "beta2_decay", -0.8),
+        .eps2 = get_f64(s, "eps2", 1e-3),
+        .d = get_f64(s, "d", 1),
         .nesterov = get_bool(s, "nesterov"),
         .amsgrad = get_bool(s, "amsgrad"),
         .centered = get_bool(s, "centered"),

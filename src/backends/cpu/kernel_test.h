@@ -8,7 +8,7 @@
 
 #include "test.h"
 
-enum { KT_OPERANDS = 8 };
+enum { KT_OPERANDS = 9 };
 
 /* A call under construction: kt_in and kt_out add operands, dense, in the given layout. Memory is
  * guarded on both sides; kt_run checks the guards and that the workspace was not overrun. */

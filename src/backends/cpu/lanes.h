@@ -8,6 +8,7 @@
 #define BACKENDS_CPU_LANES_H
 
 #include "backends/backend.h"
+#include "ir/quant.h"
 
 struct dropout_key {
     uint64_t seed;
@@ -30,6 +31,8 @@ struct lanes_ew {
     void (*dropout)(const float *x, float *y, int n, const struct dropout_key *k, int64_t first);
     void (*dropout_at)(
         const float *x, float *y, int n, const struct dropout_key *k, const int64_t *at);
+    /* The numbers themselves, of elements first + i. */
+    void (*random)(uint32_t *y, int n, const struct dropout_key *k, int64_t first);
 };
 
 /* One element of LOSS_EW, or its gradient, for whole blocks. NULL weights are 1. */
@@ -93,6 +96,10 @@ struct optim_block { /* parameter, up to three states, gradient */
 };
 struct lanes_optim {
     void (*run)(const struct optim_step *s, const struct optim_block *b, int n);
+    /* A block of 8-bit state to float32 and back (ir/quant.h); pack returns the new absmax. */
+    void (*unpack)(
+        const struct quant_dynamic *m, const uint8_t *code, float absmax, float *x, int n);
+    float (*pack)(const struct quant_dynamic *m, const float *x, uint8_t *code, int n);
 };
 
 /* Those of this process's instruction set. */

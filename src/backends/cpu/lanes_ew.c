@@ -357,6 +357,18 @@ static void dropout(const float *x, float *y, int n, const struct dropout_key *k
     }
 }
 
+static void random_numbers(uint32_t *y, int n, const struct dropout_key *k, int64_t first)
+{
+    uint32_t r[4 * VL];
+    for (int i = 0; i < n;) {
+        int64_t element = first + i;
+        numbers(k, (uint64_t)element / 4, r);
+        int skip = (int)(element & 3), m = 4 * VL - skip < n - i ? 4 * VL - skip : n - i;
+        memcpy(y + i, r + skip, sizeof *y * (size_t)m);
+        i += m;
+    }
+}
+
 static void
 dropout_at(const float *x, float *y, int n, const struct dropout_key *k, const int64_t *at)
 {
@@ -387,4 +399,5 @@ const struct lanes_ew KERNEL(lanes_ew) = {
     .binary = binary,
     .dropout = dropout,
     .dropout_at = dropout_at,
+    .random = random_numbers,
 };

@@ -157,6 +157,7 @@ VEC_FN void step_of(enum optim_kind kind, const struct optim_step *s, struct pla
     case OPTIM_ASGD:
         asgd(s, p);
         break;
+    case OPTIM_ADAFACTOR: /* optim_adafactor.c */
     case OPTIM_COUNT:
         break;
     }
@@ -210,10 +211,32 @@ static void run(const struct optim_step *s, const struct optim_block *b, int n)
         ROW(OPTIM_RPROP)
         ROW(OPTIM_ASGD)
 #undef ROW
+    case OPTIM_ADAFACTOR:
     case OPTIM_COUNT:
         break;
     }
 }
 
+static void
+unpack(const struct quant_dynamic *m, const uint8_t *code, float absmax, float *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = m->value[code[i]] * absmax;
+}
+
+static float pack(const struct quant_dynamic *m, const float *x, uint8_t *code, int n)
+{
+    vf most = vset(0);
+    float top[VL], absmax = 0;
+    for (int i = 0; i < n; i += VL) {
+        vf v = n - i >= VL ? vload(x, DT_F32, i) : vload_n(x, DT_F32, i, n - i);
+        most = vmax(most, vmax(v, -v));
+    }
+    memcpy(top, &most, sizeof top);
+    for (int i = 0; i < VL; i++)
+        absmax = top[i] > absmax ? top[i] : absmax;
+    return quant_dynamic_codes(m, x, n, absmax, code);
+}
+
 extern const struct lanes_optim KERNEL(lanes_optim);
-const struct lanes_optim KERNEL(lanes_optim) = {.run = run};
+const struct lanes_optim KERNEL(lanes_optim) = {.run = run, .unpack = unpack, .pack = pack};

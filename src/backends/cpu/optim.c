@@ -4,6 +4,10 @@
  * (f32[4], see GRAD_CHECK); param and states are updated in place. Nothing changes when ctl[2] is
  * not 0. Formulas and order of operations: torch/optim of PyTorch 1.13, single-tensor functions.
  *
+ * 8-bit states, masters, rounding by chance: ir/optim_state.h. A block of 8-bit state is read,
+ * updated and written in one go, so nothing is ever held in float32 but that block; blocks never
+ * cross pieces, so threads do not change the bits.
+ *
  * States, in order, and what the host must set before the first step (0 where nothing is said):
  *   SGD      momentum_buffer                     if momentum != 0; its first value is the gradient
  *   ADAM(W)  exp_avg, exp_avg_sq, max_exp_avg_sq the last with amsgrad
@@ -17,16 +21,25 @@
 #include "backends/backend.h"
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/nd.h"
+#include "backends/cpu/optim_adafactor.h"
+#include "backends/cpu/optim_weights.h"
+#include "ir/optim_state.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { STATES = 3 };
 
 struct job {
-    struct nd w, s[STATES], g;
+    struct optim_weights weights;
+    struct nd s[STATES], g;
     int n_states; /* with the parameter's shape */
     int64_t count;
     struct optim_step step;
+    /* States in 8 bits; map NULL: float32. */
+    const struct quant_dynamic *map[STATES];
+    uint8_t *codes[STATES];
+    float *absmax[STATES];
 };
 
 /* Constants that every optimizer shares. */
@@ -116,7 +129,7 @@ static void step_of(const struct kernel_args *a, const struct optim_attr *fixed,
     const double *hyper = a->in[a->n_in - 2].data;
     double lr = hyper[0], t = hyper[1];
     struct optim_attr now = *fixed, *o = &now;
-    if (tensor_count(&a->in[a->n_in - 2]) > 2)
+    if (tensor_count(&a->in[a->n_in - 2]) > 2 && !isnan(hyper[2]))
         now.momentum = now.beta1 = hyper[2];
     struct optim_step *s = &j->step;
     common(o, a->in[a->n_in - 1].data, t, s);
@@ -138,87 +151,109 @@ static void step_of(const struct kernel_args *a, const struct optim_attr *fixed,
         radam(o, lr, t, s);
         break;
     case OPTIM_NADAM:
-        nadam(o, lr, t, a->in[3].data, s);
+        nadam(o, lr, t, a->in[3 + o->master].data, s);
         break;
     case OPTIM_RPROP:
         s->decays = false;
         break;
     case OPTIM_ASGD:
-        asgd(o, lr, t, a->in[2].data, a->in[3].data, s);
+        asgd(o, lr, t, a->in[2 + o->master].data, a->in[3 + o->master].data, s);
         break;
+    case OPTIM_ADAFACTOR:
     case OPTIM_COUNT:
         break;
     }
 }
 
-/* States with the parameter's shape (scalars follow them). */
-static int full_states(const struct optim_attr *o)
+static void read_states(const struct job *j, int64_t i, int n, float *const buf[STATES], float **s)
 {
-    switch (o->kind) {
-    case OPTIM_SGD:
-        return o->momentum != 0;
-    case OPTIM_ADAM:
-    case OPTIM_ADAMW:
-        return 2 + o->amsgrad;
-    case OPTIM_RMSPROP:
-        return 1 + (o->momentum > 0) + o->centered;
-    case OPTIM_ADAGRAD:
-    case OPTIM_ASGD:
-        return 1;
-    case OPTIM_RADAM:
-    case OPTIM_NADAM:
-    case OPTIM_RPROP:
-        return 2;
-    case OPTIM_COUNT:
-        break;
+    for (int k = 0; k < j->n_states; k++) {
+        s[k] = j->map[k] ? buf[k] : nd_target(&j->s[k], i, buf[k]);
+        if (!j->map[k])
+            (void)nd_read(&j->s[k], i, n, s[k]);
+        for (int at = 0; j->map[k] && at < n; at += QUANT_STATE_BLOCK) {
+            int part = n - at < QUANT_STATE_BLOCK ? n - at : QUANT_STATE_BLOCK;
+            lanes_optim()->unpack(
+                j->map[k], j->codes[k] + i + at, j->absmax[k][(i + at) / QUANT_STATE_BLOCK],
+                s[k] + at, part);
+        }
     }
-    return 0;
 }
 
-static int scalar_states(const struct optim_attr *o)
+static void write_states(const struct job *j, int64_t i, int n, float *const *s)
 {
-    return o->kind == OPTIM_NADAM ? 1 : o->kind == OPTIM_ASGD ? 2 : 0;
+    for (int k = 0; k < j->n_states; k++) {
+        if (!j->map[k])
+            nd_write(&j->s[k], i, n, s[k]);
+        for (int at = 0; j->map[k] && at < n; at += QUANT_STATE_BLOCK) {
+            int part = n - at < QUANT_STATE_BLOCK ? n - at : QUANT_STATE_BLOCK;
+            j->absmax[k][(i + at) / QUANT_STATE_BLOCK] =
+                lanes_optim()->pack(j->map[k], s[k] + at, j->codes[k] + i + at, part);
+        }
+    }
 }
 
 static void piece(const struct job *j, int64_t i, int64_t end)
 {
     float buf[STATES + 2][ND_BLOCK];
+    float *const state_buf[STATES] = {buf[1], buf[2], buf[3]};
     for (; i < end; i += ND_BLOCK) {
         int n = end - i < ND_BLOCK ? (int)(end - i) : ND_BLOCK;
         /* Read into buf unless flat float32: then the block is the memory itself. */
-        struct optim_block b = {.w = nd_target(&j->w, i, buf[0])};
-        (void)nd_read(&j->w, i, n, b.w);
-        for (int k = 0; k < j->n_states; k++) {
-            b.s[k] = nd_target(&j->s[k], i, buf[k + 1]);
-            (void)nd_read(&j->s[k], i, n, b.s[k]);
-        }
+        struct optim_block b = {.w = optim_weights_read(&j->weights, i, n, buf[0])};
+        read_states(j, i, n, state_buf, b.s);
         b.g = nd_read(&j->g, i, n, buf[STATES + 1]);
         lanes_optim()->run(&j->step, &b, n);
-        nd_write(&j->w, i, n, b.w);
-        for (int k = 0; k < j->n_states; k++)
-            nd_write(&j->s[k], i, n, b.s[k]);
+        write_states(j, i, n, b.s);
+        optim_weights_write(&j->weights, i, n, b.w);
     }
+}
+
+/* All operands in the order of the parameter's memory. */
+static enum status operands(const struct kernel_args *a, struct job *j, struct err *e)
+{
+    const struct optim_attr *o = &a->attr->optim;
+    const struct tensor *t[STATES + 3] = {&a->in[0], &a->in[a->n_in - 3]};
+    struct nd v[STATES + 3];
+    int n = 2;
+    if (o->master)
+        t[n++] = &a->in[1];
+    for (int k = 0; k < j->n_states; k++) {
+        const struct tensor *s = &a->in[1 + o->master + k];
+        if (!o->int8) {
+            t[n++] = s;
+            continue;
+        }
+        j->map[k] = quant_dynamic(optim_state_signed(o, k));
+        j->codes[k] = s->data;
+        j->absmax[k] = a->in[1 + o->master + j->n_states + k].data;
+    }
+    nd_align(v, t, n, &a->in[0].shape);
+    /* Blocks and random numbers go by the element's place in memory. */
+    if ((o->int8 || o->stochastic) && !nd_flat(&v[0]))
+        return err_set(e, ST_INTERNAL, "optimizer: the parameter is not dense");
+    optim_weights_init(a, &j->weights);
+    j->weights.w = v[0];
+    j->g = v[1];
+    if (o->master)
+        j->weights.master = v[2];
+    for (int k = 0; k < j->n_states && !o->int8; k++)
+        j->s[k] = v[2 + o->master + k];
+    return ST_OK;
 }
 
 static enum status run(const struct kernel_args *a, struct err *e)
 {
     const struct optim_attr *o = &a->attr->optim;
-    struct job j = {.n_states = full_states(o), .count = tensor_count(&a->in[0])};
-    if (a->n_in != 4 + j.n_states + scalar_states(o))
+    if (o->kind == OPTIM_ADAFACTOR)
+        return optim_adafactor_run(a, e);
+    struct job j = {.n_states = optim_state_full(o), .count = tensor_count(&a->in[0])};
+    if (a->n_in != 4 + optim_state_count(o) || j.n_states > STATES)
         return err_set(
-            e, ST_INTERNAL, "optimizer: %d operands, not %d", a->n_in,
-            4 + j.n_states + scalar_states(o));
+            e, ST_INTERNAL, "optimizer: %d operands, not %d", a->n_in, 4 + optim_state_count(o));
     if (((const float *)a->in[a->n_in - 1].data)[2] != 0)
         return ST_OK;
-    const struct tensor *t[STATES + 2] = {&a->in[0], &a->in[a->n_in - 3]};
-    struct nd v[STATES + 2];
-    for (int k = 0; k < j.n_states; k++)
-        t[k + 2] = &a->in[k + 1];
-    nd_align(v, t, j.n_states + 2, &a->in[0].shape);
-    j.w = v[0];
-    j.g = v[1];
-    for (int k = 0; k < j.n_states; k++)
-        j.s[k] = v[k + 2];
+    TRY(operands(a, &j, e));
     step_of(a, o, &j);
     int64_t pieces = (j.count + ND_PIECE - 1) / ND_PIECE;
 #pragma omp parallel for schedule(static) if (pieces > 1)
@@ -227,5 +262,13 @@ static enum status run(const struct kernel_args *a, struct err *e)
     return ST_OK;
 }
 
+static enum status prepare(const struct kernel_args *a, int64_t *bytes, void **state, struct err *e)
+{
+    (void)e;
+    (void)state;
+    *bytes = a->attr->optim.kind == OPTIM_ADAFACTOR ? optim_adafactor_workspace(a) : 0;
+    return ST_OK;
+}
+
 extern const struct kernel kernel_optimizer;
-const struct kernel kernel_optimizer = {.run = run, .name = "optimizer"};
+const struct kernel kernel_optimizer = {.prepare = prepare, .run = run, .name = "optimizer"};

@@ -1,5 +1,7 @@
 /* update_test.c - accumulation, gradient check, update ratio and the optimizers. */
 #include "backends/cpu/kernel_test.h"
+#include "ir/optim_state.h"
+#include "ir/quant.h"
 
 #include <math.h>
 #include <string.h>
@@ -213,4 +215,215 @@ TEST(k_optimizer_skip, "P7: a skipped update changes nothing; scale and clip are
     opt_step(&o, (double)NAN, 0.5, 2);
     CHECK(opt_w(&o) == 0.5);
     kt_free(&o.k);
+}
+
+/* ---- states in 8 bits ---- */
+
+/* An optimizer over n elements, its states in 8 bits. */
+static void opt8_begin(struct opt *o, struct optim_attr a, int64_t n, uint32_t seed)
+{
+    struct shape s = SHAPE(n);
+    a.int8 = true;
+    kt_init(&o->k, OP_OPTIMIZER, seed);
+    o->k.attr.optim = a;
+    kt_in(&o->k, DT_F32, LAYOUT_ROW, s);
+    for (int i = 0; i < optim_state_count(&a); i++) {
+        struct shape own = optim_state_shape(&a, i, &s);
+        struct tensor *t = kt_in(&o->k, optim_state_dtype(&a, i), LAYOUT_ROW, own);
+        for (int64_t j = 0; j < tensor_count(t); j++)
+            kt_put(t, j, optim_state_start(&a, i, 0));
+    }
+    o->grad = o->k.n_in;
+    kt_in(&o->k, DT_F32, LAYOUT_ROW, s);
+    kt_in(&o->k, DT_F64, LAYOUT_ROW, SHAPE(2));
+    kt_in(&o->k, DT_F32, LAYOUT_ROW, SHAPE(4));
+    for (int i = 0; i < 4; i++)
+        kt_put(&o->k.in[o->grad + 2], i, i < 2);
+}
+
+static void opt8_step(struct opt *o, double lr, int t)
+{
+    kt_random(&o->k.in[o->grad], &o->k.rng);
+    kt_put(&o->k.in[o->grad + 1], 0, lr);
+    kt_put(&o->k.in[o->grad + 1], 1, t);
+    kt_run(&o->k);
+}
+
+TEST(k_int8_decay, "L4 case-T28: with 8-bit states AdamW shrinks the old weight, then steps")
+{
+    struct opt o;
+    struct optim_attr a = plain;
+    a.kind = OPTIM_ADAMW;
+    a.weight_decay = 0.1;
+    opt8_begin(&o, a, 5000, 1);
+    for (int i = 0; i < 5000; i++)
+        kt_put(&o.k.in[0], i, 1);
+    opt_step(&o, 3, 0.1, 1);
+    CHECK_NEAR(opt_w(&o), 0.89, 1e-7);
+    kt_free(&o.k);
+}
+
+/* Adam in double precision whose moments are rounded to the map after each step, element by
+ * element by looking at all values: the published method without our tables. */
+static void reference_block(
+    double *w, double *m, double *v, const struct tensor *g, int64_t from, int64_t n, int t)
+{
+    double most[2] = {0, 0};
+    for (int64_t i = from; i < from + n; i++) {
+        double d = kt_at(g, i);
+        m[i] = 0.9 * m[i] + 0.1 * d;
+        v[i] = 0.999 * v[i] + 0.001 * d * d;
+        w[i] -= 0.01 * (m[i] / (1 - pow(0.9, t))) / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-8);
+        most[0] = fmax(most[0], fabs(m[i]));
+        most[1] = fmax(most[1], v[i]);
+    }
+    for (int64_t i = from; i < from + n; i++)
+        for (int s = 0; s < 2; s++) {
+            const struct quant_dynamic *map = quant_dynamic(!s);
+            double *x = s ? &v[i] : &m[i], best = 9;
+            for (int c = 0; c < 256; c++)
+                if (fabs((double)map->value[c] - *x / most[s]) < fabs(best - *x / most[s]))
+                    best = (double)map->value[c];
+            *x = best * most[s];
+        }
+}
+
+TEST(k_int8_reference, "L4: 8-bit Adam against the method in double precision, ragged last block")
+{
+    enum { N = 4096 + 77, STEPS = 6 };
+    static double w[N], m[N], v[N];
+    struct opt o;
+    struct optim_attr a = plain;
+    a.kind = OPTIM_ADAM;
+    opt8_begin(&o, a, N, 3);
+    for (int i = 0; i < N; i++)
+        w[i] = kt_at(&o.k.in[0], i);
+    for (int t = 1; t <= STEPS; t++) {
+        opt8_step(&o, 0.01, t);
+        for (int64_t i = 0; i < N; i += QUANT_STATE_BLOCK)
+            reference_block(
+                w, m, v, &o.k.in[o.grad], i, N - i < QUANT_STATE_BLOCK ? N - i : QUANT_STATE_BLOCK,
+                t);
+    }
+    /* A quotient next to a middle may go either way by rounding: a few elements, one code each. */
+    double sum = 0;
+    int apart = 0;
+    for (int i = 0; i < N; i++) {
+        sum += fabs(kt_at(&o.k.in[0], i) - w[i]);
+        apart += fabs(kt_at(&o.k.in[0], i) - w[i]) > 1e-6;
+    }
+    CHECK(apart <= 4);
+    CHECK_NEAR(sum / N, 0, 1e-6);
+    kt_free(&o.k);
+}
+
+TEST(k_int8_threads, "L4: states in 8 bits do not depend on the threads, for every optimizer of them")
+{
+    static const enum optim_kind kinds[] = {
+        OPTIM_SGD, OPTIM_ADAM, OPTIM_ADAMW, OPTIM_RMSPROP, OPTIM_ADAGRAD};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct opt o[2];
+        struct optim_attr a = plain;
+        a.kind = kinds[i];
+        a.momentum = a.kind == OPTIM_SGD || a.kind == OPTIM_RMSPROP ? 0.9 : 0;
+        for (int k = 0; k < 2; k++) {
+            opt8_begin(&o[k], a, 40000, 5);
+            o[k].k.threads = k + 1;
+            for (int t = 1; t <= 3; t++)
+                opt8_step(&o[k], 0.01, t);
+        }
+        for (int k = 0; k < o[0].grad; k++)
+            CHECK(kt_same(&o[0].k.in[k], &o[1].k.in[k]));
+        kt_free(&o[0].k);
+        kt_free(&o[1].k);
+    }
+}
+
+/* ---- parameters in 16 bits ---- */
+
+static void opt16_begin(struct opt *o, struct optim_attr a, enum dtype t, int64_t n, double w)
+{
+    kt_init(&o->k, OP_OPTIMIZER, 1);
+    o->k.attr.optim = a;
+    for (int i = 0; i <= a.master; i++) {
+        kt_in(&o->k, i ? DT_F32 : t, LAYOUT_ROW, SHAPE(n));
+        for (int64_t j = 0; j < n; j++)
+            kt_put(&o->k.in[i], j, w);
+    }
+    o->grad = o->k.n_in;
+    kt_in(&o->k, t, LAYOUT_ROW, SHAPE(n));
+    kt_in(&o->k, DT_F64, LAYOUT_ROW, SHAPE(5));
+    kt_put(&o->k.in[o->grad + 1], 2, (double)NAN);
+    kt_put(&o->k.in[o->grad + 1], 3, 12345);
+    kt_put(&o->k.in[o->grad + 1], 4, 0);
+    kt_in(&o->k, DT_F32, LAYOUT_ROW, SHAPE(4));
+    for (int i = 0; i < 4; i++)
+        kt_put(&o->k.in[o->grad + 2], i, i < 2);
+}
+
+TEST(k_masters, "P9 case-T22: small updates add up in the master, and get lost without one")
+{
+    struct opt o;
+    struct optim_attr a = {.kind = OPTIM_SGD, .master = true};
+    opt16_begin(&o, a, DT_BF16, 1000, 1);
+    opt_step(&o, 1, 1e-3, 1);
+    CHECK(opt_w(&o) == 1);
+    opt_step(&o, 1, 1e-3, 2);
+    CHECK(opt_w(&o) == 0.99609375);
+    for (int t = 3; t <= 100; t++)
+        opt_step(&o, 1, 1e-3, t);
+    CHECK(opt_w(&o) == 0.8984375);
+    CHECK_NEAR(kt_at(&o.k.in[1], 7), 0.900001, 5e-7);
+    kt_free(&o.k);
+    a.master = false;
+    opt16_begin(&o, a, DT_BF16, 1000, 1);
+    for (int t = 1; t <= 100; t++)
+        opt_step(&o, 1, 1e-3, t);
+    CHECK(opt_w(&o) == 1);
+    kt_free(&o.k);
+}
+
+static void check_chance(enum dtype t, double w, double step)
+{
+    enum { N = 100000 };
+    struct opt o;
+    struct optim_attr a = {.kind = OPTIM_SGD, .stochastic = true, .stream = 7};
+    opt16_begin(&o, a, t, N, w);
+    opt_step(&o, 1, step, 1);
+    double sum = 0, low = INFINITY, high = -INFINITY;
+    for (int i = 0; i < N; i++) {
+        double x = kt_at(&o.k.in[0], i);
+        sum += x;
+        low = fmin(low, x);
+        high = fmax(high, x);
+    }
+    /* Two neighbours of the wanted value, mixed so that the mean is right: 5 deviations. */
+    double want = kt_at(&o.k.in[0], 0) == w && low == high ? w : w - step;
+    CHECK(low <= want && want <= high && high > low);
+    CHECK_NEAR(sum / N, want, 5 * (high - low) / 2 / sqrt(N));
+    kt_free(&o.k);
+}
+
+TEST(k_chance, "P9: rounding by chance takes one of the two neighbours, and its mean is right")
+{
+    check_chance(DT_BF16, 1, 1e-3);
+    check_chance(DT_BF16, -1, 1e-3);
+    check_chance(DT_F16, 1, 1e-4);
+    check_chance(DT_F16, 0x1p-15, 0x1p-26); /* subnormal numbers of float16 */
+}
+
+TEST(k_chance_counted, "P9: the same seed, step and parameter give the same bits on any threads")
+{
+    struct opt o[4];
+    for (int k = 0; k < 4; k++) {
+        struct optim_attr a = {.kind = OPTIM_SGD, .stochastic = true, .stream = k == 3 ? 8 : 7};
+        opt16_begin(&o[k], a, DT_BF16, 50000, 1);
+        o[k].k.threads = k == 1 ? 2 : 1;
+        opt_step(&o[k], 1, 1e-3, k == 2 ? 2 : 1);
+    }
+    CHECK(kt_same(&o[0].k.in[0], &o[1].k.in[0]));
+    CHECK(!kt_same(&o[0].k.in[0], &o[2].k.in[0]));
+    CHECK(!kt_same(&o[0].k.in[0], &o[3].k.in[0]));
+    for (int k = 0; k < 4; k++)
+        kt_free(&o[k].k);
 }

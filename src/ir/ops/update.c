@@ -43,9 +43,11 @@ static enum status
 controls_check(const struct ir_value *hyper, const struct ir_value *ctl, struct err *e)
 {
     if (hyper->dtype != DT_F64 ||
-        (shape_count(&hyper->shape) != 2 && shape_count(&hyper->shape) != 3))
+        (shape_count(&hyper->shape) != 2 && shape_count(&hyper->shape) != 3 &&
+         shape_count(&hyper->shape) != 5))
         return err_set(
-            e, ST_INVALID, "hyper must be a float64[2] of rate and step, or [3] with momentum");
+            e, ST_INVALID,
+            "hyper must be a float64[2] of rate and step, [3] with momentum, or [5] with a seed");
     if (ctl->dtype != DT_F32 || shape_count(&ctl->shape) != 4)
         return err_set(e, ST_INVALID, "ctl must be the float32[4] of grad_check");
     return ST_OK;

@@ -1,0 +1,72 @@
+/* quant.h - numbers in 8 and 4 bits, block by block: maps, codes and their values.
+ *
+ * A block of elements is divided by the largest magnitude in it (its absmax, kept in float32), and
+ * each quotient becomes the code of the nearest value of a map; of two equally near ones, the one
+ * closer to 0. An element is read back as map value times absmax, one float32 product.
+ *
+ * DYNAMIC TREE, 8 bits (Dettmers, Lewis, Shleifer, Zettlemoyer: "8-bit Optimizers via Block-wise
+ * Quantization", ICLR 2022). Decade d = 0..6 holds 2^d values per sign (2^(d+1) in the map without
+ * sign): the midpoints of equal parts of [0.1, 1], times 10^(d-6); with 0 and 1 that makes 256.
+ * Codes number the values in ascending order. The negative end is the last midpoint, not -1.
+ *
+ * NF4, 4 bits (Dettmers, Pagnoni, Holtzman, Zettlemoyer: "QLoRA", NeurIPS 2023, appendix E): the 16
+ * quantiles of a normal distribution that they list.
+ */
+#ifndef IR_QUANT_H
+#define IR_QUANT_H
+
+#include <float.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Optimizer states: blocks as in bitsandbytes today (the paper's are 2048: 8 times fewer scales,
+ * 0.1% of the state, but an outlier spoils 8 times as many neighbours). Parameters of fewer
+ * elements than LEAST keep float32 states, as the paper has it. */
+enum { QUANT_STATE_BLOCK = 256, QUANT_STATE_LEAST = 4096 };
+
+/* A map as tables. Signs are apart: code zero + k has the magnitude k, zero - k its negative. */
+struct quant_dynamic {
+    float value[256]; /* by code, ascending */
+    int zero;         /* code of 0 */
+    int last, last_negative; /* greatest magnitude on either side */
+    float middle[257]; /* by magnitude k: between k and k + 1 */
+    /* By the upper 16 bits of a quotient as float32, from QUANT_FIRST_BITS on: how many middles lie
+     * below all numbers with these bits; at most one lies among them. */
+    uint8_t bucket[23 * 128 + 1];
+};
+enum { QUANT_FIRST_BITS = (127 - 23) << 7 };
+const struct quant_dynamic *quant_dynamic(bool is_signed);
+
+/* The code of a quotient in [-1, 1]; NaN counts as 1. */
+static inline uint8_t quant_dynamic_code(const struct quant_dynamic *m, float x)
+{
+    union {
+        float f;
+        uint32_t u;
+    } a = {.f = x < 0 ? -x : x};
+    if (!(a.f < 1))
+        a.f = 1;
+    int at = (int)(a.u >> 16) - QUANT_FIRST_BITS;
+    if (at < 0)
+        return (uint8_t)m->zero;
+    int k = m->bucket[at];
+    k += a.f > m->middle[k];
+    if (x < 0)
+        return (uint8_t)(m->zero - (k < m->last_negative ? k : m->last_negative));
+    return (uint8_t)(m->zero + k);
+}
+
+/* One block: codes and the returned absmax. absmax below the least normal number counts as 0. */
+float quant_dynamic_block(const struct quant_dynamic *m, const float *x, int64_t n, uint8_t *code);
+/* The same for a known greatest magnitude. Compiled where it is used: for each instruction set. */
+static inline float quant_dynamic_codes(
+    const struct quant_dynamic *m, const float *x, int64_t n, float most, uint8_t *code)
+{
+    float inverse = most >= FLT_MIN ? 1 / most : 0;
+    for (int64_t i = 0; i < n; i++)
+        code[i] = quant_dynamic_code(m, x[i] * inverse);
+    return inverse > 0 ? most : 0;
+}
+
+#endif

@@ -1,0 +1,98 @@
+/* quant_test.c - the maps of 8 and 4 bits against their papers' text, and rounding to them. */
+#include "ir/quant.h"
+
+#include "base/rng.h"
+
+#include "test.h"
+
+#include <math.h>
+
+/* Nearest value of the map by looking at all of them, in double precision. */
+static double nearest(const struct quant_dynamic *m, double x)
+{
+    double best = 2;
+    for (int i = 0; i < 256; i++)
+        if (fabs((double)m->value[i] - x) < fabs(best - x))
+            best = (double)m->value[i];
+    return best;
+}
+
+TEST(quant_dynamic_map, "L4: 256 ascending values, 0 and 1 among them, the paper's decades")
+{
+    for (int s = 0; s < 2; s++) {
+        const struct quant_dynamic *m = quant_dynamic(s);
+        for (int i = 1; i < 256; i++)
+            CHECK(m->value[i] > m->value[i - 1]);
+        CHECK(m->value[m->zero] == 0 && m->value[255] == 1.0f);
+        CHECK_EQ(m->zero, s ? 127 : 0);
+        /* The top decade: 64 parts of [0.1, 1] with a sign, 128 without. */
+        CHECK_NEAR(m->value[254], 1 - 0.45 / (s ? 64 : 128), 1e-6);
+        CHECK_NEAR(m->value[m->zero + 1], s ? 0.55e-6 : 0.325e-6, 1e-12);
+        CHECK_NEAR(m->value[0], s ? -(1 - 0.45 / 64) : 0, 1e-6);
+    }
+}
+
+TEST(quant_dynamic_nearest, "L4: every quotient gets the nearest value of its map")
+{
+    struct rng r;
+    rng_init(&r, test_seed(), 1, 0);
+    for (int s = 0; s < 2; s++) {
+        const struct quant_dynamic *m = quant_dynamic(s);
+        for (int i = 0; i < 20000; i++) {
+            double size = pow(10, -8 * rng_f64(&r)), sign = s && rng_u32(&r) & 1 ? -1 : 1;
+            float x = (float)(sign * size);
+            double got = (double)m->value[quant_dynamic_code(m, x)], want = nearest(m, (double)x);
+            CHECK_NEAR(fabs(got - (double)x), fabs(want - (double)x), 1e-7 * fabs(want) + 1e-14);
+        }
+        for (int i = 0; i < 256; i++)
+            CHECK_EQ(quant_dynamic_code(m, m->value[i]), i);
+        CHECK_EQ(quant_dynamic_code(m, (float)NAN), 255);
+        CHECK_EQ(quant_dynamic_code(m, -1.0f), s ? 0 : m->zero);
+    }
+}
+
+TEST(quant_dynamic_blocks, "L4: a block of zeros, of tiny numbers, of one number")
+{
+    const struct quant_dynamic *m = quant_dynamic(true);
+    float x[4] = {0, 0, 0, 0};
+    uint8_t code[4];
+    CHECK(quant_dynamic_block(m, x, 4, code) == 0);
+    CHECK(code[0] == m->zero && code[3] == m->zero);
+    x[2] = 1e-42f;
+    CHECK(quant_dynamic_block(m, x, 4, code) == 0 && code[2] == m->zero);
+    x[2] = 3e30f;
+    CHECK(quant_dynamic_block(m, x, 4, code) == 3e30f && code[2] == 255 && code[1] == m->zero);
+}
+
+/* Mean |x - q(x)| of normal numbers, relative to their mean size, block by block. */
+static double error_of(bool is_signed, int block)
+{
+    const struct quant_dynamic *m = quant_dynamic(is_signed);
+    static float x[2048];
+    static uint8_t code[2048];
+    struct rng r;
+    double error = 0, size = 0;
+    rng_init(&r, 7, 1, 0);
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < 2048; i++) {
+            double n = rng_normal(&r);
+            x[i] = (float)(is_signed ? n : n * n);
+        }
+        for (int at = 0; at < 2048; at += block) {
+            float absmax = quant_dynamic_block(m, x + at, block, code);
+            for (int i = 0; i < block; i++) {
+                error += fabs((double)(m->value[code[i]] * absmax) - (double)x[at + i]);
+                size += fabs((double)x[at + i]);
+            }
+        }
+    }
+    return error / size;
+}
+
+TEST(quant_dynamic_error, "L4: the error of a rounding as docs/quantisation.md states it")
+{
+    double fine = error_of(true, 256), coarse = error_of(true, 2048), squares = error_of(false, 256);
+    CHECK_NEAR(fine, 0.0107, 0.0002);
+    CHECK_NEAR(coarse, 0.0123, 0.0002);
+    CHECK_NEAR(squares, 0.0068, 0.0002);
+}
