@@ -103,7 +103,7 @@ static bool emit_one(struct world *w)
 {
     enum opcode code = (enum opcode)draw(OP_COUNT);
     const struct ir_op_row *row = ir_op_row(code);
-    int in[8], n = row->n_in_max < 0 ? row->n_in_min + (int)draw(3) : row->n_in_max;
+    int in[16], n = row->n_in_max < 0 ? row->n_in_min + (int)draw(3) : row->n_in_max;
     int newest = (int)w->p->values.n;
     for (int i = 0; i < n; i++) {
         in[i] = draw(3) ? newest - 1 - (int)draw(newest < 8 ? newest : 8) : (int)draw(newest);

@@ -32,8 +32,9 @@ struct row {
 
 static const struct row rows[] = {
 #define X(kind, when, name, form, dtype, start, range)                                             \
-    {OPTIM_##kind, JOIN(exists_, __LINE__), name, name "_codes", name "_absmax", FORM_##form,      \
-     DT_##dtype, START_##start, RANGE_##range},
+    {OPTIM_##kind,  JOIN(exists_, __LINE__), name,                                                 \
+     name "_codes", name "_absmax",          FORM_##form,                                          \
+     DT_##dtype,    START_##start,           RANGE_##range},
 #include "ir/optim_states.def"
 #undef X
 };
@@ -77,8 +78,9 @@ static struct place place_at(const struct optim_attr *a, int i)
 
 const char *optim_name(enum optim_kind kind)
 {
-    static const char *const names[OPTIM_COUNT] = {"SGD",   "Adam",  "AdamW", "RMSprop", "Adagrad",
-                                                   "RAdam", "NAdam", "Rprop", "ASGD",    "Adafactor"};
+    static const char *const names[OPTIM_COUNT] = {"SGD",     "Adam",     "AdamW", "RMSprop",
+                                                   "Adagrad", "RAdam",    "NAdam", "Rprop",
+                                                   "ASGD",    "Adafactor"};
     return names[kind];
 }
 
@@ -144,9 +146,7 @@ struct shape optim_state_shape(const struct optim_attr *a, int i, const struct s
 enum dtype optim_state_dtype(const struct optim_attr *a, int i)
 {
     struct place p = place_at(a, i);
-    return !p.row || p.part == PLACE_ABSMAX ? DT_F32
-           : p.part == PLACE_CODES          ? DT_U8
-                                            : p.row->dtype;
+    return !p.row || p.part == PLACE_ABSMAX ? DT_F32 : p.part == PLACE_CODES ? DT_U8 : p.row->dtype;
 }
 
 double optim_state_start(const struct optim_attr *a, int i, double rate)

@@ -27,10 +27,10 @@ enum { QUANT_STATE_BLOCK = 256, QUANT_STATE_LEAST = 4096 };
 
 /* A map as tables. Signs are apart: code zero + k has the magnitude k, zero - k its negative. */
 struct quant_dynamic {
-    float value[256]; /* by code, ascending */
-    int zero;         /* code of 0 */
+    float value[256];        /* by code, ascending */
+    int zero;                /* code of 0 */
     int last, last_negative; /* greatest magnitude on either side */
-    float middle[257]; /* by magnitude k: between k and k + 1 */
+    float middle[257];       /* by magnitude k: between k and k + 1 */
     /* By the upper 16 bits of a quotient as float32, from QUANT_FIRST_BITS on: how many middles lie
      * below all numbers with these bits; at most one lies among them. */
     uint8_t bucket[23 * 128 + 1];

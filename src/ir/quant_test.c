@@ -91,7 +91,8 @@ static double error_of(bool is_signed, int block)
 
 TEST(quant_dynamic_error, "L4: the error of a rounding as docs/quantisation.md states it")
 {
-    double fine = error_of(true, 256), coarse = error_of(true, 2048), squares = error_of(false, 256);
+    double fine = error_of(true, 256), coarse = error_of(true, 2048),
+           squares = error_of(false, 256);
     CHECK_NEAR(fine, 0.0107, 0.0002);
     CHECK_NEAR(coarse, 0.0123, 0.0002);
     CHECK_NEAR(squares, 0.0068, 0.0002);

@@ -10,8 +10,8 @@ static enum status int8(const struct levers *l, struct optim_attr *a, struct err
 }
 
 /* Autocast in one half type over weights of the other would round every weight twice. */
-static enum status half(
-    const struct levers *l, enum precision precision, struct optim_attr *a, struct err *e)
+static enum status
+half(const struct levers *l, enum precision precision, struct optim_attr *a, struct err *e)
 {
     bool low = l->parameter_dtype != DT_F32;
     if ((precision == PRECISION_BF16 && l->parameter_dtype == DT_F16) ||

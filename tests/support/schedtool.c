@@ -115,22 +115,27 @@ states_of(struct arena *m, const json_t *request, const struct optim_spec *spec)
 {
     const json_t *params = json_object_get(request, "params");
     const json_t *names = json_object_get(request, "saved_names");
-    int n = (int)json_array_size(params), kinds = optim_state_count(&spec->attr);
-    struct states s = {.list = ARENA_ARRAY(m, struct optim_tensor, n * kinds + 1)};
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < kinds; k++) {
-            const json_t *p = json_array_get(params, (size_t)i);
-            struct shape own = shape_from(json_object_get(p, "shape"));
-            struct shape shape = optim_state_shape(&spec->attr, k, &own);
-            enum dtype type = optim_state_dtype(&spec->attr, k);
+    enum { STATES_MAX = 8 };
+    int n = (int)json_array_size(params);
+    struct states s = {.list = ARENA_ARRAY(m, struct optim_tensor, n * STATES_MAX + 1)};
+    for (int i = 0; i < n; i++) {
+        const json_t *p = json_array_get(params, (size_t)i);
+        struct shape own = shape_from(json_object_get(p, "shape"));
+        struct optim_attr attr =
+            optim_attr_for(&spec->attr, &own, DT_F32, json_get_str(p, "name", "?"));
+        for (int k = 0; k < optim_state_count(&attr); k++) {
+            struct shape shape = optim_state_shape(&attr, k, &own);
+            enum dtype type = optim_state_dtype(&attr, k);
             s.list[s.n++] = (struct optim_tensor){
-                i,
-                k,
-                json_get_str(p, "name", "?"),
-                type,
-                shape,
-                arena_alloc(m, (size_t)shape_count(&shape) * (size_t)dtype_size(type))};
+                .param = i,
+                .state = k,
+                .param_name = json_get_str(p, "name", "?"),
+                .dtype = type,
+                .shape = shape,
+                .data = arena_alloc(m, (size_t)shape_count(&shape) * (size_t)dtype_size(type)),
+                .key = optim_state_name(&attr, k)};
         }
+    }
     if (names) {
         s.n_saved = (int)json_array_size(names);
         s.saved_names = ARENA_ARRAY(m, const char *, s.n_saved + 1);

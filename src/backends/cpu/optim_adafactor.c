@@ -114,11 +114,12 @@ static void columns_update(const struct factors *f, int64_t matrix, int64_t firs
 static void direction(const struct factors *f, int64_t r, int64_t at, int n, float *u)
 {
     int64_t matrix = r / f->rows;
-    const float *col = f->factored ? f->col_var + matrix * f->columns + (at - r * f->columns) : NULL;
+    const float *col =
+        f->factored ? f->col_var + matrix * f->columns + (at - r * f->columns) : NULL;
     gradient(f, at, n, u);
     for (int k = 0; k < n; k++) {
-        float v = f->factored ? f->row_var[r] * col[k] / (float)f->row_mean[matrix]
-                              : f->variance[at + k];
+        float v =
+            f->factored ? f->row_var[r] * col[k] / (float)f->row_mean[matrix] : f->variance[at + k];
         u[k] = u[k] / sqrtf(v > f->floor ? v : f->floor);
     }
 }

@@ -1,4 +1,5 @@
-/* optim_adafactor.h - Adafactor, whose state is not elementwise; called by the kernel of OPTIMIZER. */
+/* optim_adafactor.h - Adafactor, whose state is not elementwise; called by the kernel of OPTIMIZER.
+ */
 #ifndef BACKENDS_CPU_OPTIM_ADAFACTOR_H
 #define BACKENDS_CPU_OPTIM_ADAFACTOR_H
 

@@ -317,7 +317,9 @@ TEST(k_int8_reference, "L4: 8-bit Adam against the method in double precision, r
     kt_free(&o.k);
 }
 
-TEST(k_int8_threads, "L4: states in 8 bits do not depend on the threads, for every optimizer of them")
+TEST(
+    k_int8_threads,
+    "L4: states in 8 bits do not depend on the threads, for every optimizer of them")
 {
     static const enum optim_kind kinds[] = {
         OPTIM_SGD, OPTIM_ADAM, OPTIM_ADAMW, OPTIM_RMSPROP, OPTIM_ADAGRAD};

@@ -64,6 +64,8 @@ enum status shape_optimizer(
     *n_out = n;
     if (a->kind < 0 || a->kind >= OPTIM_COUNT)
         return err_set(e, ST_INVALID, "unknown optimizer %d", (int)a->kind);
+    if (a->factored && param->shape.rank < 2)
+        return err_set(e, ST_INVALID, "%s has no rows and columns", TEXT(param->shape));
     if (n - 1 != optim_state_count(a))
         return err_set(
             e, ST_INTERNAL, "%s keeps %d states, got %d", optim_name(a->kind), optim_state_count(a),
