@@ -11,6 +11,12 @@ struct init init_fan_in(int64_t fan_in)
     return (struct init){.kind = INIT_UNIFORM, .value = bound};
 }
 
+struct init init_xavier(int64_t fan_in, int64_t fan_out)
+{
+    return (struct init){
+        .kind = INIT_UNIFORM, .value = sqrt(6.0 / ((double)fan_in + (double)fan_out))};
+}
+
 void init_fill(
     const struct init *i, const char *name, uint64_t seed, enum dtype t, int64_t count, void *data)
 {

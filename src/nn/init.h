@@ -25,6 +25,8 @@ static inline struct init init_constant(double value)
 /* kaiming_uniform_(a=sqrt(5)) for weights, and the matching bound for biases: both 1/sqrt(fan_in).
  */
 struct init init_fan_in(int64_t fan_in);
+/* xavier_uniform_: bound sqrt(6 / (fan_in + fan_out)) */
+struct init init_xavier(int64_t fan_in, int64_t fan_out);
 void init_fill(
     const struct init *i, const char *name, uint64_t seed, enum dtype t, int64_t count, void *data);
 

@@ -1,7 +1,9 @@
 /* layer.c - the table of layer types, and what the families share. */
 #include "nn/layer.h"
 
+#include "base/rng.h"
 #include "base/str.h"
+#include "ir/build.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,11 +23,6 @@ static const struct layer_type types[] = {
 #include "nn/layers.def"
 };
 enum { TYPE_COUNT = sizeof types / sizeof types[0] };
-
-static const char *const unsupported[] = {
-#define UNSUPPORTED(type) #type,
-#include "nn/layers.def"
-};
 
 int layer_type_count(void)
 {
@@ -47,9 +44,6 @@ enum status layer_type_find(const char *name, const struct layer_type **out, str
             return ST_OK;
         }
     }
-    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
-        if (str_eq(name, unsupported[i]))
-            return err_set(e, ST_UNSUPPORTED, "layer type '%s' is not in this version", name);
     (void)err_set(e, ST_INVALID, "SequentialModel: unknown layer type '%.64s'", name);
     const char *near = str_nearest(name, names, TYPE_COUNT);
     if (near && e)
@@ -162,4 +156,79 @@ struct shape layer_input_shape(const struct layer_run *r)
     if (r->p->err.status != ST_OK || r->in[0] < 0)
         return (struct shape){.rank = -1};
     return ir_value_at(r->p, r->in[0])->shape;
+}
+
+/* ---- what layers are made of ---- */
+
+uint32_t layer_stream(const struct layer_run *r, const char *place)
+{
+    char name[LAYER_NAME_MAX + 128];
+    (void)snprintf(name, sizeof name, "%s%s%s", r->layer->id, *place ? "." : "", place);
+    return (uint32_t)hash_name(name);
+}
+
+int layer_dropout(const struct layer_run *r, int x, double p, const char *place)
+{
+    if (!r->training || p == 0)
+        return x;
+    if (r->rng == IR_NONE)
+        return layer_fail(r, "dropout needs random numbers to train, and got none");
+    return ir_dropout(r->p, x, r->rng, IR_NONE, p, layer_stream(r, place));
+}
+
+int layer_linear(const struct layer_run *r, int x, const char *place)
+{
+    struct linear l = {
+        .weight_var = layer_var_find(r->layer, "%sweight", place),
+        .bias_var = layer_var_find(r->layer, "%sbias", place),
+        .training = r->training,
+        .rng = r->rng};
+    return nn_linear(r->model, r->p, x, &l);
+}
+
+enum status layer_probability(const struct layer_check *c, double p)
+{
+    if (p <= 1)
+        return ST_OK;
+    return layer_refuse(
+        c, ST_INVALID, "dropout probability has to be between 0 and 1, but got %g", p);
+}
+
+enum status layer_stack_check(const struct layer_check *c, int64_t n)
+{
+    if (n <= LAYER_STACK_MAX)
+        return ST_OK;
+    return layer_refuse(
+        c, ST_INVALID, "parameter \"num_layers\" is %lld, at most %d", (long long)n,
+        LAYER_STACK_MAX);
+}
+
+void layer_block_begin(const struct layer_run *r)
+{
+    r->p->block = (*r->blocks)++;
+}
+
+void layer_block_end(const struct layer_run *r)
+{
+    r->p->block = IR_NONE;
+}
+
+int layer_sequence(const struct layer_run *r, int x, int64_t features, bool *single)
+{
+    *single = false;
+    if (r->p->err.status != ST_OK || x < 0)
+        return IR_NONE;
+    struct shape s = ir_value_at(r->p, x)->shape;
+    if (s.rank != 2 && s.rank != 3)
+        return layer_fail(
+            r, "expected a 3-D input, or a 2-D one for a single sequence, got %s",
+            shape_text(&s, (char[192]){0}, 192));
+    if (s.dim[s.rank - 1] != features)
+        return layer_fail(
+            r, "expected %lld features in the last dimension of the input, got %s",
+            (long long)features, shape_text(&s, (char[192]){0}, 192));
+    if (!dtype_floating(ir_value_at(r->p, x)->dtype))
+        return layer_fail(r, "expected floating values");
+    *single = s.rank == 2;
+    return *single ? ir_unsqueeze(r->p, x, r->layer->params.batch_first ? 0 : 1) : x;
 }

@@ -41,6 +41,12 @@ struct layer_params {
     struct layer_padding padding;
     double eps, p;
     double momentum; /* -1: None, a cumulative mean */
+    int64_t input_size, hidden_size, num_layers, proj_size;
+    int64_t embed_dim, num_heads, d_model, nhead, dim_feedforward;
+    double dropout, layer_norm_eps;
+    int nonlinearity, activation; /* which of the row's choices */
+    bool batch_first, bidirectional, norm_first, causal;
+    char add_bias_kv, add_zero_attn, kdim, vdim; /* checked, then without effect */
     bool bias, affine, elementwise_affine, track_running_stats, ceil_mode, count_include_pad;
     struct shape normalized_shape;
     struct shape shape; /* without the batch; one of them may be -1 */
@@ -74,7 +80,10 @@ struct layer_run {
     int n_in;
     bool training;
     int rng;
+    int *more; /* room for LAYER_MORE_MAX further results that some layers have; NULL: not wanted */
+    int *blocks; /* how many blocks (ir_program.block) the layers before made */
 };
+enum { LAYER_MORE_MAX = 2 };
 
 struct layer_type {
     const char *name, *torch, *family, *test;
@@ -89,8 +98,7 @@ struct layer_type {
     int forward_##family(const struct layer_run *r);
 #include "nn/layers.def"
 
-/* The row of a type; ST_INVALID with the nearest name as hint, ST_UNSUPPORTED for the types that
- * this version knows by name only. */
+/* The row of a type; ST_INVALID with the nearest name as hint. */
 enum status
 layer_type_find(const char *name, const struct layer_type **out, struct err *e) NODISCARD;
 int layer_type_count(void);
@@ -123,6 +131,22 @@ int layer_fail(const struct layer_run *r, const char *fmt, ...) PRINTF(2, 3);
 /* The variable of a name, and its value; IR_NONE where the layer has none. */
 int layer_var_find(const struct layer *l, const char *fmt, ...) PRINTF(2, 3);
 int layer_read(const struct layer_run *r, const char *fmt, ...) PRINTF(2, 3);
+/* Dropout in training, from a stream of numbers that belongs to this layer and `place` in it. */
+int layer_dropout(const struct layer_run *r, int x, double p, const char *place);
+uint32_t layer_stream(const struct layer_run *r, const char *place);
+/* The product with the layer's variables "<place>weight" and "<place>bias". */
+int layer_linear(const struct layer_run *r, int x, const char *place);
+/* ST_INVALID unless p is a probability. */
+enum status layer_probability(const struct layer_check *c, double p) NODISCARD;
+/* A stack of so many layers is refused: no document's size is trusted. */
+enum { LAYER_STACK_MAX = 512 };
+enum status layer_stack_check(const struct layer_check *c, int64_t n) NODISCARD;
+/* Operators emitted until layer_block_end form a block of their own, for checkpointing. */
+void layer_block_begin(const struct layer_run *r);
+void layer_block_end(const struct layer_run *r);
+/* The input as a sequence [S, N, F] or batch [N, S, F] of `features`: a 2-D input is one sequence.
+ * IR_NONE after an error. */
+int layer_sequence(const struct layer_run *r, int x, int64_t features, bool *single);
 /* Shape of the first input; rank -1 after an error. */
 struct shape layer_input_shape(const struct layer_run *r);
 

@@ -1,5 +1,4 @@
 /* layer_misc.c - layers without weights of note: activations, dropout, views, merges. */
-#include "base/rng.h"
 #include "ir/build.h"
 #include "nn/layer.h"
 
@@ -51,22 +50,13 @@ int forward_softmax(const struct layer_run *r)
 
 enum status check_dropout(const struct layer_check *c)
 {
-    double p = c->layer->params.p;
-    if (p > 1)
-        return layer_refuse(
-            c, ST_INVALID, "dropout probability has to be between 0 and 1, but got %g", p);
-    return ST_OK;
+    return layer_probability(c, c->layer->params.p);
 }
 
 /* Each layer draws from a stream of its own, named after it. */
 int forward_dropout(const struct layer_run *r)
 {
-    double p = r->layer->params.p;
-    if (!r->training || p == 0)
-        return r->in[0];
-    if (r->rng == IR_NONE)
-        return layer_fail(r, "dropout needs random numbers to train, and got none");
-    return ir_dropout(r->p, r->in[0], r->rng, IR_NONE, p, (uint32_t)hash_name(r->layer->id));
+    return layer_dropout(r, r->in[0], r->layer->params.p, "");
 }
 
 /* ---- views ---- */

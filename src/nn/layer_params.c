@@ -8,6 +8,8 @@
  *   OPT_FLOAT  a finite number from 0 on, or null    OUTPUT     DIMS, null for the input's size
  *   BOOL       true or false                         SHAPE      a number or a list, from 1 on
  *   SHAPE_TEXT "a,b,..." or a list, one may be -1    ZEROS      the text "zeros"
+ *   CHOICE     one of the texts of the default, "a|b": its place; the first is the default
+ *   ZERO       0: the rest is not in this version
  *   FALSE      false: the rest is not in this version
  *   NONE       null: the rest is not in this version
  *   IGNORED    any value, without effect             ANY        as IGNORED, under any name
@@ -48,7 +50,9 @@ enum kind {
     KIND_FALSE,
     KIND_NONE,
     KIND_IGNORED,
-    KIND_ANY
+    KIND_ANY,
+    KIND_ZERO,
+    KIND_CHOICE
 };
 
 static const struct {
@@ -267,6 +271,9 @@ static enum status read_one(const struct reader *r, const json_t *v, enum kind k
         return json_is_false(v) ? ST_OK : lacking(r, v, "false");
     case KIND_NONE:
         return json_is_null(v) ? ST_OK : lacking(r, v, "null");
+    case KIND_ZERO:
+        return json_is_integer(v) && json_integer_value(v) == 0 ? ST_OK : lacking(r, v, "0");
+    case KIND_CHOICE:
     case KIND_IGNORED:
     case KIND_ANY:
         break;
@@ -305,11 +312,36 @@ static enum status names_check(const struct layer *l, const json_t *params, stru
     return ST_OK;
 }
 
+/* The place of a text among "a|b|c". */
+static enum status
+read_choice(const struct reader *r, const json_t *v, const char *options, int *out)
+{
+    const char *text = json_string_value(v);
+    size_t n = text ? strlen(text) : 0;
+    *out = 0;
+    for (const char *one = options; text && *one; (*out)++) {
+        size_t length = strcspn(one, "|\"");
+        if (length == n && memcmp(one, text, n) == 0)
+            return ST_OK;
+        one += length;
+        one += *one == '|';
+        if (*one == '"')
+            break;
+    }
+    char wanted[128];
+    (void)snprintf(wanted, sizeof wanted, "one of %s", options);
+    return refuse(r, v, wanted);
+}
+
 static enum status read_row(struct layer *l, size_t k, const json_t *params, struct err *e)
 {
     struct reader r = {.layer = l, .name = rows[k].row.name, .e = e};
     const json_t *given = json_object_get(params, r.name);
     void *field = (char *)&l->params + rows[k].offset;
+    if (rows[k].kind == KIND_CHOICE) {
+        *(int *)field = 0;
+        return given ? read_choice(&r, given, rows[k].row.fallback + 1, field) : ST_OK;
+    }
     if (given)
         return read_one(&r, given, rows[k].kind, field);
     if (!*rows[k].row.fallback)

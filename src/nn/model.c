@@ -192,7 +192,8 @@ void model_init_var(const struct model *m, int var, void *data, uint64_t seed)
 static bool sequential_has_dropout(const struct model *m)
 {
     for (int i = 0; i < m->n_layers; i++)
-        if (str_eq(m->layers[i].type->name, "Dropout") && m->layers[i].params.p > 0)
+        if ((str_eq(m->layers[i].type->name, "Dropout") && m->layers[i].params.p > 0) ||
+            m->layers[i].params.dropout > 0)
             return true;
     return false;
 }
@@ -246,6 +247,10 @@ static bool layer_hint(const struct layer *l, struct shape *s)
         *s = SHAPE(a->num_features, -1, -1);
     else if (str_eq(family, "layer_norm"))
         *s = a->normalized_shape;
+    else if (a->input_size > 0)
+        *s = SHAPE(-1, a->input_size);
+    else if (a->embed_dim > 0 || a->d_model > 0)
+        *s = SHAPE(-1, a->embed_dim > 0 ? a->embed_dim : a->d_model);
     else
         return false;
     return true;
@@ -318,7 +323,8 @@ static void sequential_forward(
     const struct model *m, struct ir_program *p, const int *inputs, bool training, int rng,
     int *outputs)
 {
-    struct layer_run r = {.model = m, .p = p, .training = training, .rng = rng};
+    int blocks = 0;
+    struct layer_run r = {.model = m, .p = p, .training = training, .rng = rng, .blocks = &blocks};
     int *values = mem_alloc(((size_t)m->n_layers + 1) * sizeof *values);
     int *in = mem_alloc(((size_t)sources_max(m) + 1) * sizeof *in);
     layers_run(m, &r, inputs, values, in);

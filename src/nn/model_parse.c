@@ -309,6 +309,10 @@ static enum status arity_check(const struct layer *l, struct err *e)
         return err_set(
             e, ST_INVALID, "layer \"%s\" (%s) must have at least %d incoming edges, not %d", l->id,
             t->name, t->inputs_min, n);
+    if (t->inputs_max > t->inputs_min)
+        return err_set(
+            e, ST_INVALID, "layer \"%s\" (%s) must have %d to %d incoming edges, not %d", l->id,
+            t->name, t->inputs_min, t->inputs_max, n);
     return err_set(
         e, ST_INVALID, "layer \"%s\" (%s) must have exactly %d incoming edge%s, not %d", l->id,
         t->name, t->inputs_max, t->inputs_max == 1 ? "" : "s", n);
