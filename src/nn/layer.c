@@ -62,7 +62,7 @@ enum status layer_refuse(const struct layer_check *c, enum status st, const char
 }
 
 /* Sums over thousands of such variables stay far inside 64 bits. */
-enum { ELEMENTS_MAX_LOG2 = 44 };
+enum { ELEMENTS_MAX_LOG2 = 44, VARIABLES_MAX = 1 << 18 };
 
 static enum status declare(
     const struct layer_check *c, enum dtype t, struct shape s, struct init init, bool parameter,
@@ -74,6 +74,8 @@ static enum status declare(
         return layer_refuse(
             c, ST_INVALID, "parameter \"%s\" of shape %s is absurdly large", name,
             shape_text(&s, (char[192]){0}, 192));
+    if (c->vars->list.n >= VARIABLES_MAX)
+        return layer_refuse(c, ST_INVALID, "the model has more than %d tensors", VARIABLES_MAX);
     char full[512];
     (void)snprintf(full, sizeof full, "layers.%s.%s", l->id, name);
     struct ir_var v = {

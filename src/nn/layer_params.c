@@ -329,7 +329,7 @@ read_choice(const struct reader *r, const json_t *v, const char *options, int *o
             break;
     }
     char wanted[128];
-    (void)snprintf(wanted, sizeof wanted, "one of %s", options);
+    (void)snprintf(wanted, sizeof wanted, "one of %.*s", (int)strcspn(options, "\""), options);
     return refuse(r, v, wanted);
 }
 

@@ -251,6 +251,51 @@ TEST(merges, "N1: merges take their operands in the order of the edges")
     ir_vars_release(&vars);
 }
 
+TEST(recurrent_shapes, "recurrent layers give PyTorch's shapes, batch first or not")
+{
+    static const struct row rows[] = {
+        {"LSTM", "'input_size':3,'hidden_size':8,'batch_first':true", S(4, 5, 3), S(4, 5, 8)},
+        {"LSTM",
+         "'input_size':3,'hidden_size':8,'num_layers':2,'bidirectional':true,"
+         "'batch_first':true,'dropout':0.5",
+         S(4, 5, 3), S(4, 5, 16)},
+        {"GRU", "'input_size':3,'hidden_size':8,'num_layers':3,'batch_first':true", S(4, 5, 3),
+         S(4, 5, 8)},
+        {"RNN", "'input_size':3,'hidden_size':8,'nonlinearity':'relu','batch_first':true",
+         S(4, 1, 3), S(4, 1, 8)}};
+    SHAPES(rows);
+    struct run r;
+    start(&r, "LSTM", "'input_size':3,'hidden_size':8", SHAPE(5, 4, 3), true);
+    struct shape want = SHAPE(5, 4, 8);
+    CHECK(r.status == ST_OK && shape_eq(&ir_value_at(r.p, r.y)->shape, &want));
+    CHECK_STR(r.vars.list.data[0].name, "layers.l.lstm.weight_ih_l0");
+    stop(&r);
+}
+
+TEST(attention_shapes, "attention keeps shapes; each layer of a stack is a block")
+{
+    static const struct row rows[] = {
+        {"MultiHeadAttention", "'embed_dim':8,'num_heads':2", S(4, 5, 8), S(4, 5, 8)},
+        {"TransformerEncoder", "'d_model':8,'nhead':2,'dim_feedforward':6,'num_layers':2",
+         S(4, 5, 8), S(4, 5, 8)},
+        {"TransformerDecoder", "'d_model':8,'nhead':4,'dim_feedforward':6,'norm_first':true",
+         S(4, 5, 8), S(4, 5, 8)}};
+    SHAPES(rows);
+    struct run r;
+    start(
+        &r, "TransformerEncoder", "'d_model':8,'nhead':2,'dim_feedforward':6,'num_layers':3",
+        SHAPE(4, 5, 8), true);
+    int last = IR_NONE;
+    for (size_t i = 0; i < r.p->ops.n; i++) {
+        int block = r.p->ops.data[i].block;
+        CHECK(block == last || block == last + 1);
+        last = block;
+    }
+    CHECK(last == 2);
+    CHECK_STR(r.vars.list.data[12].name, "layers.l.encoder.layers.1.self_attn.in_proj_weight");
+    stop(&r);
+}
+
 TEST(dropout_draws_only_in_training, "Dropout is nothing in evaluation, and has its own stream")
 {
     struct run r;
@@ -312,6 +357,12 @@ TEST(
         {"Reshape", "'shape':'4,-1'", S(4, 6), "shape [4, -1] is invalid"},
         {"SelectIndex", "'dim':3", S(4, 6), "dimension out of range"},
         {"SelectIndex", "'index':6", S(4, 6), "layer \"l\" (SelectIndex)"},
+        {"LSTM", "'input_size':3,'hidden_size':8", S(4, 2, 5),
+         "layer \"l\" (LSTM): expected 3 features in the last dimension of the input, got [4, 2, "
+         "5]"},
+        {"GRU", "'input_size':3,'hidden_size':8", S(4), "expected a 3-D input"},
+        {"GRU", "'input_size':3,'hidden_size':8", S(0, 2, 3), "sequence length"},
+        {"TransformerEncoder", "'d_model':8,'nhead':2", S(4, 2, 6), "expected 8 features"},
         {"Concat", "'dim':9", S(4, 6), "dimension out of range"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct run r;

@@ -139,9 +139,7 @@ TEST(unknown_layer_types, "N1: an unknown layer type is named with the nearest o
 {
     static const struct bad rows[] = {
         {ONE("Conv2D", ""), "SequentialModel: unknown layer type 'Conv2D'", ST_INVALID},
-        {ONE("LSTM", ""), "layer type 'LSTM' is not in this version", ST_UNSUPPORTED},
-        {ONE("TransformerDecoder", "'d_model':8"),
-         "layer type 'TransformerDecoder' is not in this version", ST_UNSUPPORTED}};
+        {ONE("LSTMCell", ""), "SequentialModel: unknown layer type 'LSTMCell'", ST_INVALID}};
     REFUSED(rows);
     struct fixture f;
     CHECK(make_quoted(&f, ONE("Conv2D", "")) == ST_INVALID);
@@ -210,6 +208,22 @@ TEST(bad_parameters, "a parameter of the wrong kind, size or name is a clear err
          ST_INVALID},
         {ONE("Embedding", "'num_embeddings':4,'embedding_dim':2,'padding_idx':4"),
          "padding_idx must be within num_embeddings", ST_INVALID},
+        {ONE("LSTM", "'input_size':3,'hidden_size':4,'proj_size':2"), "only has 0", ST_UNSUPPORTED},
+        {ONE("LSTM", "'input_size':3,'hidden_size':4,'num_layers':2000000000"), "at most 512",
+         ST_INVALID},
+        {ONE("LSTM", "'input_size':2000000000,'hidden_size':2000000000"), "absurdly large",
+         ST_INVALID},
+        {ONE("GRU", "'input_size':3,'hidden_size':4,'dropout':1.5"), "between 0 and 1", ST_INVALID},
+        {ONE("GRU", "'input_size':3,'hidden_size':4,'nonlinearity':'relu'"),
+         "unexpected parameter \"nonlinearity\"", ST_INVALID},
+        {ONE("RNN", "'input_size':3,'hidden_size':4,'nonlinearity':'sin'"),
+         "must be one of tanh|relu, not \"sin\"", ST_INVALID},
+        {ONE("MultiHeadAttention", "'embed_dim':8,'num_heads':3"),
+         "embed_dim must be divisible by num_heads, got 8 and 3", ST_INVALID},
+        {ONE("MultiHeadAttention", "'embed_dim':8,'num_heads':2,'kdim':3"), "only has null",
+         ST_UNSUPPORTED},
+        {ONE("TransformerEncoder", "'d_model':8,'nhead':2,'activation':'tanh'"),
+         "must be one of relu|gelu, not \"tanh\"", ST_INVALID},
         {ONE("Reshape", "'shape':'3,,2'"), "at most one of them -1", ST_INVALID},
         {ONE("Reshape", "'shape':'-1,-1'"), "at most one of them -1", ST_INVALID},
         {ONE("Reshape", "'shape':''"), "at most one of them -1", ST_INVALID},

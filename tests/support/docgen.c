@@ -281,8 +281,13 @@ static void add_params(struct str *out, const char *family)
             strcmp(p.name, "dtype") == 0)
             continue;
         str_printf(out, "%s%s", n++ ? ", " : "", p.name);
-        if (p.fallback[0])
-            str_printf(out, " %s", p.fallback);
+        str_add(out, p.fallback[0] ? " " : "");
+        for (const char *c = p.fallback; *c; c++) {
+            if (*c == '|') /* choices; the first is the default */
+                str_add(out, "\" or \"");
+            else
+                str_add_n(out, c, 1);
+        }
     }
 }
 
@@ -317,19 +322,20 @@ static void layers(struct str *out)
         char test[128];
         str_printf(out, "|%s|%s|", t->name, t->torch);
         add_params(out, t->family);
-        str_printf(out, t->inputs_max < 0 ? "|%d or more|" : "|%d|", t->inputs_min);
+        if (t->inputs_max > t->inputs_min)
+            str_printf(out, "|%d to %d|", t->inputs_min, t->inputs_max);
+        else
+            str_printf(out, t->inputs_max < 0 ? "|%d or more|" : "|%d|", t->inputs_min);
         (void)snprintf(test, sizeof test, "nn/layer_test.c:%s%s", t->test, parity_of(t->family));
         add_tests(out, t->name, test);
         str_add(out, "|\n");
     }
     str_printf(out, "\n%s", tests_note);
-    str_add(out, "\nLeft out, and coming with transformers:");
-    int n = 0;
-#define UNSUPPORTED(type) str_printf(out, "%s " #type, n++ ? "," : "");
-#include "nn/layers.def"
     str_add(
-        out, ".\nAn error names the layer. Left out of the layers above: padding_mode other than "
-             "\"zeros\" for convolutions;\ntrack_running_stats of InstanceNorm2d.\n");
+        out, "\nLeft out, with an error that names layer and parameter: padding_mode other than "
+             "\"zeros\" for convolutions;\ntrack_running_stats of InstanceNorm2d; proj_size; kdim, "
+             "vdim, add_bias_kv and add_zero_attn. More about\nlayers over sequences: "
+             "[layers.md](../layers.md).\n");
 }
 
 /* ---- losses, optimizers, schedulers ---- */

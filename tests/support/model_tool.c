@@ -4,13 +4,13 @@
  * input type) and, with "backward", of the gradient of output 0 (float32). Members:
  *   "layers": SequentialModel's document, or "transformer": {fields of transformer_config}, or
  *   "hf": folder, "head": bool
- *   "shape": [...], "seed", "training": bool, "backward": bool
+ *   "shape": [...], or "shapes" of several inputs, "seed", "training": bool, "backward": bool
  *   "state": weights file (else starting values), "save": folder, "dtype", "shard_bytes"
  * The answer is one line of JSON
  * {"status", "error", "input": dtype, "parameters": n, "params": [names], "notes",
  * "tensors": [{"name", "dtype", "shape"}]}, then the tensors' bytes: the state as it starts, the
- * outputs (by port name), gradients (names start with "grad:"), the state afterwards (names start
- * with "after:").
+ * outputs (by port name), gradients (names start with "grad:"; of inputs "grad:input0", ...), the
+ * state afterwards (names start with "after:").
  */
 #include "backends/exec.h"
 #include "base/json.h"
@@ -29,9 +29,10 @@ struct job {
     struct ir_vars vars;
     struct model *m;
     struct ir_program *p;
-    struct exec *x;
+    struct exec *exec;
     struct hf *hf;
     struct tensorfile *weights;
+    int x_value[16], x_var[16], n_x; /* inputs; floating ones with a gradient are variables */
     int upstream, rng, *grads;
     int outputs[64];
     struct str bytes;
@@ -58,19 +59,42 @@ static void answer_state(struct job *j, const char *prefix)
     for (int i = 0; i < model_state_count(j->m); i++) {
         int var = model_state_var(j->m, i);
         const struct ir_var *v = &j->vars.list.data[var];
-        struct tensor t = tensor_make(exec_var(j->x, var), v->dtype, v->shape);
+        struct tensor t = tensor_make(exec_var(j->exec, var), v->dtype, v->shape);
         if (t.data)
             answer_tensor(j, prefix, v->name, &t);
     }
 }
 
-static struct shape input_shape(const json_t *spec)
+static struct shape shape_read(const json_t *list)
 {
-    const json_t *list = json_object_get(spec, "shape");
     struct shape s = {.rank = (int)json_array_size(list)};
     for (int i = 0; i < s.rank && i < RANK_MAX; i++)
         s.dim[i] = json_integer_value(json_array_get(list, (size_t)i));
     return s;
+}
+
+/* A floating input whose gradient is wanted is a variable. */
+static void input_make(struct job *j, int i, bool backward)
+{
+    const json_t *shapes = json_object_get(j->spec, "shapes");
+    char name[16];
+    (void)snprintf(name, sizeof name, "input%d", i);
+    struct ir_var v = {
+        .name = name,
+        .dtype = model_input_dtype_at(j->m, i),
+        .shape = shape_read(
+            shapes ? json_array_get(shapes, (size_t)i) : json_object_get(j->spec, "shape")),
+        .category = CATEGORY_INPUTS,
+        .trainable = true,
+        .of = IR_NONE,
+        .node = IR_NONE};
+    j->x_var[i] = IR_NONE;
+    if (backward && v.dtype == DT_F32) {
+        j->x_var[i] = ir_var_new(&j->vars, &v);
+        j->x_value[i] = ir_var_read(j->p, j->x_var[i]);
+    } else {
+        j->x_value[i] = ir_input(j->p, name, v.dtype, v.shape);
+    }
 }
 
 /* Gradients of sum(output 0 * upstream). */
@@ -94,22 +118,38 @@ static void build_backward(struct job *j)
         j->grads[var] = ir_contiguous(p, g);
         ir_output(p, j->grads[var], arena_strdup(&j->vars.arena, name));
     }
+    for (int i = 0; i < j->n_x && p->err.status == ST_OK; i++) {
+        if (j->x_var[i] == IR_NONE || j->grads[j->x_var[i]] == IR_NONE)
+            continue;
+        j->grads[j->x_var[i]] = ir_contiguous(p, j->grads[j->x_var[i]]);
+        (void)snprintf(name, sizeof name, "grad:input%d", i);
+        ir_output(p, j->grads[j->x_var[i]], name);
+    }
 }
 
-static enum status build(struct job *j, int *x, struct err *e)
+static enum status build(struct job *j, struct err *e)
 {
     bool training = json_get_bool(j->spec, "training", false);
+    bool backward = json_get_bool(j->spec, "backward", false);
     struct layout_options plain = {0};
     j->p->phase = PHASE_FORWARD;
-    *x = ir_input(j->p, "input", model_input_dtype(j->m), input_shape(j->spec));
+    j->n_x = model_input_count(j->m) < 16 ? model_input_count(j->m) : 16;
+    for (int i = 0; i < j->n_x; i++)
+        input_make(j, i, backward);
     j->rng = training ? ir_input(j->p, "rng", DT_I64, SHAPE(2)) : IR_NONE;
-    TRY(model_forward(j->m, j->p, x, 1, training, j->rng, j->outputs, e));
-    for (int i = 0; i < model_output_count(j->m); i++)
+    TRY(model_forward(j->m, j->p, j->x_value, j->n_x, training, j->rng, j->outputs, e));
+    for (int i = 0; i < model_output_count(j->m); i++) {
+        j->outputs[i] = ir_contiguous(j->p, j->outputs[i]);
         ir_output(j->p, j->outputs[i], model_output_name(j->m, i));
-    if (json_get_bool(j->spec, "backward", false))
+    }
+    if (backward)
         build_backward(j);
     TRY(ir_status(j->p, e));
+    if (backward)
+        TRY(pass_recompute(j->p, false, e));
     TRY(pass_layout(j->p, &plain, e));
+    if (backward)
+        TRY(pass_fuse(j->p, e));
     return ir_verify(j->p, e);
 }
 
@@ -189,7 +229,7 @@ static enum status fill_all(struct job *j, struct err *e)
     }
     for (int i = 0; i < model_state_count(j->m); i++) {
         int var = model_state_var(j->m, i);
-        void *data = exec_var(j->x, var);
+        void *data = exec_var(j->exec, var);
         if (data)
             TRY(fill(j, var, data, e));
     }
@@ -199,7 +239,7 @@ static enum status fill_all(struct job *j, struct err *e)
 static const void *values_of(int var, void *ctx)
 {
     struct job *j = ctx;
-    return exec_var(j->x, var);
+    return exec_var(j->exec, var);
 }
 
 static enum status save(struct job *j, struct err *e)
@@ -215,11 +255,13 @@ static enum status save(struct job *j, struct err *e)
     return o.dir ? hf_save(j->hf, j->m, &o, e) : ST_OK;
 }
 
-static enum status read_input(struct job *j, int value, struct err *e)
+/* The bytes of an input, or of an input that is a variable. */
+static enum status read_input(struct job *j, int var, int value, struct err *e)
 {
-    struct tensor t = exec_tensor(j->x, 0, value);
-    size_t n = (size_t)ir_value_bytes(j->p, value);
-    if (!t.data || fread(t.data, 1, n, stdin) != n)
+    const struct ir_value *v = ir_value_at(j->p, value);
+    size_t n = (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
+    void *to = var == IR_NONE ? exec_tensor(j->exec, 0, value).data : exec_var(j->exec, var);
+    if (n > 0 && (!to || fread(to, 1, n, stdin) != n))
         return err_set(e, ST_IO, "the request ends early");
     return ST_OK;
 }
@@ -237,11 +279,17 @@ static void answer_model(struct job *j)
 
 static enum status answer_gradients(struct job *j, struct err *e)
 {
+    for (int i = 0; j->grads && i < j->n_x; i++) {
+        if (j->x_var[i] == IR_NONE || j->grads[j->x_var[i]] == IR_NONE)
+            continue;
+        struct tensor g = exec_tensor(j->exec, 0, j->grads[j->x_var[i]]);
+        answer_tensor(j, "grad:", j->vars.list.data[j->x_var[i]].name, &g);
+    }
     for (int i = 0; j->grads && i < model_param_count_vars(j->m); i++) {
         int var = model_param_var(j->m, i);
         if (j->grads[var] == IR_NONE)
             continue;
-        struct tensor g = exec_tensor(j->x, 0, j->grads[var]);
+        struct tensor g = exec_tensor(j->exec, 0, j->grads[var]);
         if (!tensor_contiguous(&g))
             return err_set(e, ST_INTERNAL, "a gradient is not dense");
         answer_tensor(j, "grad:", j->vars.list.data[var].name, &g);
@@ -252,23 +300,23 @@ static enum status answer_gradients(struct job *j, struct err *e)
 static enum status run(struct job *j, struct err *e)
 {
     struct exec_options o = {.storage = EXEC_PLANNED};
-    int x;
     TRY(make_model(j, e));
     answer_model(j);
-    TRY(build(j, &x, e));
-    TRY(exec_new(&j->vars, &j->p, 1, &o, &j->x, e));
-    TRY(exec_map(j->x, e));
+    TRY(build(j, e));
+    TRY(exec_new(&j->vars, &j->p, 1, &o, &j->exec, e));
+    TRY(exec_map(j->exec, e));
     TRY(fill_all(j, e));
     answer_state(j, "");
     TRY(save(j, e));
-    TRY(read_input(j, x, e));
+    for (int i = 0; i < j->n_x; i++)
+        TRY(read_input(j, j->x_var[i], j->x_value[i], e));
     if (j->grads) {
-        TRY(read_input(j, j->upstream, e));
-        *(float *)exec_value(j->x, 0, ir_input_find(j->p, "loss_seed")) = 1;
+        TRY(read_input(j, IR_NONE, j->upstream, e));
+        *(float *)exec_value(j->exec, 0, ir_input_find(j->p, "loss_seed")) = 1;
     }
-    TRY(exec_run(j->x, 0, e));
+    TRY(exec_run(j->exec, 0, e));
     for (int i = 0; i < model_output_count(j->m); i++) {
-        struct tensor y = exec_tensor(j->x, 0, j->outputs[i]);
+        struct tensor y = exec_tensor(j->exec, 0, j->outputs[i]);
         if (!tensor_contiguous(&y))
             return err_set(e, ST_INTERNAL, "output %d is not dense", i);
         answer_tensor(j, "", model_output_name(j->m, i), &y);
@@ -304,7 +352,7 @@ static void serve(const char *line, size_t n)
     printf("%s\n", text);
     (void)fwrite(j.bytes.data, 1, j.bytes.n, stdout);
     mem_free(text);
-    exec_free(j.x);
+    exec_free(j.exec);
     ir_program_free(j.p);
     model_free(j.m);
     hf_close(j.hf);

@@ -1,0 +1,225 @@
+"""Recurrent, attention and expert layers against torch.nn: names and order of the state, starting values,
+outputs, gradients of all weights and of the inputs."""
+import json
+import os
+import subprocess
+
+import torch
+from torch import nn
+
+from harness import Skip, norm_error
+from optool import DTYPES, ToolError, from_bytes, to_bytes
+from test_layers import check_start
+
+BOUND = 1e-5
+
+
+def run_tool(c, request, tensors):
+    path = os.path.join(os.path.dirname(c.tool.path), "model_tool")
+    if not os.path.exists(path):
+        raise Skip("model_tool is not built")
+    payload = json.dumps(request).encode() + b"\n" + b"".join(to_bytes(t) for t in tensors)
+    done = subprocess.run([path], input=payload, capture_output=True)
+    if done.returncode != 0:
+        raise ToolError("model_tool died: %s" % done.stderr.decode(errors="replace")[-400:])
+    line, data = done.stdout.split(b"\n", 1)
+    answer, found, at = json.loads(line), {}, 0
+    if answer["status"] != "ok":
+        raise ToolError(answer["error"])
+    for row in answer["tensors"]:
+        t = torch.empty(row["shape"], dtype=DTYPES[row["dtype"]])
+        n = t.numel() * t.element_size()
+        found[row["name"]] = from_bytes(data[at:at + n], t.dtype, row["shape"])
+        at += n
+    return answer, found
+
+
+class Wrapped(nn.Module):
+    """A layer as the model has it: behind the level `wrapper` (None: none)."""
+
+    def __init__(self, wrapper, inner, call):
+        super().__init__()
+        if wrapper:
+            setattr(self, wrapper, inner)
+        else:
+            self.inner = inner
+        self.call, self.wrapper = call, wrapper
+
+    def forward(self, *xs):
+        return self.call(getattr(self, self.wrapper or "inner"), *xs)
+
+    def names(self):
+        cut = 0 if self.wrapper else len("inner.")
+        return {"layers.l." + n[cut:]: p for n, p in self.named_parameters()}
+
+
+def document(kind, params, inputs):
+    ports = [{"id": "p%d" % i, "name": "x%d" % i} for i in range(inputs)]
+    return json.dumps({"version": 2, "nodes": [
+        {"id": "in", "type": "Input", "ports": ports}, {"id": "l", "type": kind, "params": params},
+        {"id": "out", "type": "Output", "ports": [{"id": "q", "name": "y"}]}],
+        "edges": [{"source": "in", "sourceHandle": p["id"], "target": "l"} for p in ports] +
+                 [{"source": "l", "target": "out", "targetHandle": "q"}]})
+
+
+def check(c, kind, params, net, xs):
+    """net: Wrapped; xs: float32 inputs. Starting values, then everything with the same weights."""
+    title = "%s %s %s" % (kind, params, [list(x.shape) for x in xs])
+    c.count += 1
+    net.train()
+    with torch.no_grad():
+        shape = net(*xs).shape
+    upstream = c.randn(*shape).float()
+    request = {"layers": document(kind, params, len(xs)), "shapes": [list(x.shape) for x in xs],
+               "training": True, "backward": True, "seed": int(c.rng.randint(1 << 30))}
+    try:
+        answer, found = run_tool(c, request, list(xs) + [upstream])
+    except ToolError as e:
+        return c.fail("%s: %s" % (title, e))
+    theirs = net.names()
+    if answer["params"] != list(theirs):
+        return c.fail("%s: parameters %s, not %s" % (title, answer["params"], list(theirs)))
+    for name, p in theirs.items():
+        if found[name].shape != p.shape:
+            return c.fail("%s: %s is %s" % (title, name, list(found[name].shape)))
+        check_start(c, title, name, found[name], p.detach())
+        p.data = found[name].clone()
+    net.double()
+    wide = [x.double().requires_grad_(True) for x in xs]
+    y = net(*wide)
+    grads = torch.autograd.grad(y, list(net.names().values()) + wide, upstream.double(), allow_unused=True)
+    pairs = [("y", y.detach())] + list(zip(
+        ["grad:" + n for n in theirs] + ["grad:input%d" % i for i in range(len(xs))], grads))
+    scale = max(g.norm().item() for _, g in pairs[1:] if g is not None)
+    for name, want in pairs:
+        if want is None:
+            continue
+        if name not in found:
+            c.fail("%s: there is no %s" % (title, name))
+            continue
+        error = norm_error(found[name], want)
+        if (found[name].double() - want).norm().item() <= 1e-7 * scale:
+            continue  # true zeros, such as the gradient of a key's bias
+        c.record("layer " + kind, "f32", error)
+        if not error <= BOUND:
+            c.fail("%s: %s is off by %g" % (title, name, error))
+    return found
+
+
+def f32(c, *shape):
+    return c.randn(*shape).float()
+
+
+def sizes(c, params, features):
+    """[S, N, F] by batch_first, or one sequence [S, F]."""
+    steps, rows = int(c.rng.randint(1, 9)), int(c.rng.randint(1, 7))
+    if c.rng.rand() < 0.2:
+        return [steps, features]
+    return [rows, steps, features] if params.get("batch_first") else [steps, rows, features]
+
+
+def test_recurrent(c):
+    for kind in ("LSTM", "GRU", "RNN"):
+        for i in range(4 * c.rounds):
+            params = {"input_size": int(c.rng.randint(1, 20)), "hidden_size": int(c.rng.randint(1, 40))}
+            for name, values in (("num_layers", (1, 2, 3)), ("bias", (True, False)), ("dropout", (0.0,)),
+                                 ("batch_first", (True, False)), ("bidirectional", (True, False))):
+                if c.rng.rand() < 0.7:
+                    params[name] = c.pick(*values)
+            if kind == "RNN" and i % 2:
+                params["nonlinearity"] = c.pick("tanh", "relu")
+            net = Wrapped(kind.lower(), getattr(nn, kind)(**params), lambda m, x: m(x)[0])
+            check(c, kind, params, net, [f32(c, *sizes(c, params, params["input_size"]))])
+
+
+def heads(c):
+    """Enough features that a norm over them is not one of signs alone."""
+    n = int(c.pick(1, 2, 4))
+    return n, n * int(c.pick(4, 8, 12) if n > 1 else c.pick(8, 12))
+
+
+def test_attention(c):
+    for i in range(4 * c.rounds):
+        n, embed = heads(c)
+        params = {"embed_dim": embed, "num_heads": n}
+        if i % 2:
+            params["bias"] = c.pick(True, False)
+            params["batch_first"] = bool(c.pick(True, False))
+        torch_params = dict({"batch_first": True}, **params)
+        inner = nn.MultiheadAttention(**torch_params)
+        x = f32(c, *sizes(c, torch_params, embed))
+        if i % 3 == 0:
+            params["causal"] = True
+            steps = x.shape[-2 if torch_params["batch_first"] or x.dim() == 2 else 0]
+            mask = torch.ones(steps, steps, dtype=torch.bool).triu(1)
+            check(c, "MultiHeadAttention", params,
+                  Wrapped("attn", inner, lambda m, x: m(x, x, x, attn_mask=mask, need_weights=False)[0]), [x])
+            continue
+        check(c, "MultiHeadAttention", params, Wrapped("attn", inner, lambda m, x: m(x, x, x)[0]), [x])
+    for _ in range(c.rounds):  # query, key, value of their own
+        n, embed = heads(c)
+        inner = nn.MultiheadAttention(embed, n, batch_first=True)
+        check(c, "MultiHeadAttention", {"embed_dim": embed, "num_heads": n},
+              Wrapped("attn", inner, lambda m, q, k, v: m(q, k, v)[0]),
+              [f32(c, 3, 5, embed), f32(c, 3, 7, embed), f32(c, 3, 7, embed)])
+
+
+def stack_params(c):
+    n, embed = heads(c)
+    params = {"d_model": embed, "nhead": n, "dim_feedforward": int(c.rng.randint(1, 40)), "dropout": 0.0}
+    for name, values in (("num_layers", (1, 2, 3)), ("activation", ("relu", "gelu")),
+                         ("norm_first", (True, False)), ("layer_norm_eps", (1e-5, 1e-2))):
+        if c.rng.rand() < 0.6:
+            params[name] = c.pick(*values)
+    return params
+
+
+def stack(params, decoder):
+    own = {k: v for k, v in params.items() if k != "num_layers"}
+    one = (nn.TransformerDecoderLayer if decoder else nn.TransformerEncoderLayer)(batch_first=True, **own)
+    return (nn.TransformerDecoder if decoder else nn.TransformerEncoder)(one, params.get("num_layers", 1))
+
+
+def same_layers(c, found, kind):
+    """PyTorch copies one layer: all start equal."""
+    for name, value in (found or {}).items():
+        first = name.replace(".layers.1.", ".layers.0.")
+        if not name.startswith("grad:") and not torch.equal(value, found[first]):
+            c.fail("%s: %s and %s start otherwise" % (kind, name, first))
+
+
+def test_encoder(c):
+    for _ in range(3 * c.rounds):
+        params = stack_params(c)
+        found = check(c, "TransformerEncoder", params, Wrapped("encoder", stack(params, False), lambda m, x: m(x)),
+                      [f32(c, *sizes(c, {"batch_first": True}, params["d_model"]))])
+        same_layers(c, found, "TransformerEncoder")
+
+
+def test_decoder(c):
+    for i in range(3 * c.rounds):
+        params = stack_params(c)
+        net = stack(params, True)
+        x = f32(c, *sizes(c, {"batch_first": True}, params["d_model"]))
+        if i % 2:
+            check(c, "TransformerDecoder", params, Wrapped("decoder", net, lambda m, x: m(x, memory=x)), [x])
+        else:
+            memory = f32(c, *(list(x.shape[:-2]) + [6, params["d_model"]]))
+            check(c, "TransformerDecoder", params, Wrapped("decoder", net, lambda m, x, y: m(x, y)), [x, memory])
+
+
+def test_defaults(c):
+    """The reference's: post-norm, ReLU, 2048 features inside, one layer, dropout 0.1."""
+    x = f32(c, 2, 3, 16)
+    for kind, decoder in (("TransformerEncoder", False), ("TransformerDecoder", True)):
+        net = stack({"d_model": 16, "nhead": 4, "dropout": 0.0}, decoder)
+        call = (lambda m, x: m(x, memory=x)) if decoder else (lambda m, x: m(x))
+        check(c, kind, {"d_model": 16, "nhead": 4, "dropout": 0.0}, Wrapped(kind[11:].lower(), net, call), [x])
+    with_noise = {"layers": document("TransformerEncoder", {"d_model": 16, "nhead": 4}, 1),
+                  "shapes": [[2, 3, 16]], "training": True, "seed": 1}
+    plain = {"layers": document("TransformerEncoder", {"d_model": 16, "nhead": 4, "dropout": 0.0}, 1),
+             "shapes": [[2, 3, 16]], "training": True, "seed": 1}
+    c.count += 1
+    a, b = (run_tool(c, r, [x])[1]["y"] for r in (with_noise, plain))
+    if torch.equal(a, b):
+        c.fail("a TransformerEncoder has no dropout by default")
