@@ -20,7 +20,7 @@ def run_tool(c, request, x):
     path = os.path.join(os.path.dirname(c.tool.path), "model_tool")
     if not os.path.exists(path):
         raise Skip("model_tool is not built")
-    payload = json.dumps(request).encode() + b"\n" + to_bytes(x)
+    payload = json.dumps(request).encode() + b"\n" + (x if isinstance(x, bytes) else to_bytes(x))
     done = subprocess.run([path], input=payload, capture_output=True)
     if done.returncode != 0:
         raise ToolError("model_tool died: %s" % done.stderr.decode(errors="replace")[-400:])
