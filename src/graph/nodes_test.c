@@ -41,6 +41,8 @@ TEST(table_is_complete, "N2: the types that this version runs are marked, the ot
     static const char *const run[] = {
         "Start",
         "SequentialModel",
+        "CausalLMModel",
+        "snug:PretrainedLM",
         "Dataset",
         "DataLoader",
         "Transform",

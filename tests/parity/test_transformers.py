@@ -1,10 +1,10 @@
 """Language models against independent PyTorch implementations (hf_models.py): outputs and gradients of
 every family, folders in every form, and folders written back.
 
-TOLERANCE. Relative error of the norm of each result, against float64 on the same float32 weights: 2e-5
-for outputs, 1e-4 for gradients. PyTorch's own float32 run of the same model is measured beside ours on
-every case; a result that misses the bound still passes where ours is no further from float64 than
-twice PyTorch's. (Rounding grows with depth: two blocks of width 32 give 1e-6 to 5e-6 in both.)"""
+TOLERANCE. Relative error of the norm of each result, against float64 on the same float32 weights: 2e-6
+for outputs, 1e-5 for gradients. Two blocks of width 32 measured 4e-7 and 2e-6; PyTorch's own float32
+run of the same formulas 4e-7 and 3e-6. A result beyond the bound passes only where it is no further
+from float64 than twice PyTorch's in the same case."""
 import json
 import os
 import tempfile
@@ -17,7 +17,7 @@ from harness import norm_error
 from optool import ToolError, to_bytes
 from test_layers import run_tool
 
-OUTPUT_BOUND, GRADIENT_BOUND = 2e-5, 1e-4
+OUTPUT_BOUND, GRADIENT_BOUND = 2e-6, 1e-5
 
 
 def judge(c, title, name, got, exact, torchs, bound):
