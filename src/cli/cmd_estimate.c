@@ -194,16 +194,18 @@ static enum status targets_of(const struct args *a, unsigned *out, struct err *e
 
 static enum status habits(const struct args *a, struct closed_run *r, struct err *e)
 {
-    static const char *const losses[] = {"plain", "shifted", "upcast", "fused", "chunked", NULL};
+    static const char *const losses[] = {"plain",    "shifted",        "upcast",
+                                         "fused",    "float-fused",    "chunked",
+                                         "chunk128", "chunked-output", NULL};
     static const char *const steps[] = {"single", "foreach", "fused", NULL};
     TRY(read_name(a, OPTION_FRAMEWORK, "framework", framework_name, &r->framework, e));
     const struct closed_framework_row *f = closed_framework_at(r->framework);
     r->loss = (enum closed_loss)choice(a, OPTION_LOSS, losses, (int)f->loss);
     r->holds_logits = f->holds_logits;
-    r->fused_norm = f->fused_norm || a->option[OPTION_FUSED_LAYERS].given;
-    r->fused_mlp = f->fused_mlp || a->option[OPTION_FUSED_LAYERS].given;
-    r->step = (enum closed_step)choice(
-        a, OPTION_STEP, steps, f->single_step ? CLOSED_STEP_FUSED : CLOSED_STEP_FOREACH);
+    r->fused_norm = r->fused_mlp = f->fused_layers || a->option[OPTION_FUSED_LAYERS].given;
+    r->step = (enum closed_step)choice(a, OPTION_STEP, steps, (int)f->step);
+    r->adapter_bytes = f->adapter_bytes;
+    r->holds_gradients = f->holds_gradients || a->option[OPTION_HOLD_GRADIENTS].given;
     return ST_OK;
 }
 
@@ -211,7 +213,7 @@ static enum status
 run_of(const struct args *a, struct closed_run *r, const struct closed_card **card, struct err *e)
 {
     static const char *const methods[] = {"full", "lora", "qlora", NULL};
-    static const char *const keeps[] = {"none", "blocks", "selective", NULL};
+    static const char *const keeps[] = {"none", "blocks", "selective", "gelu", NULL};
     static const char *const attentions[] = {"flash", "sdpa", "plain", NULL};
     static const char *const stages[] = {"0", "1", "2", "3", NULL};
     static const char *const offloads[] = {"none", "optimizer", "params", NULL};
@@ -224,6 +226,9 @@ run_of(const struct args *a, struct closed_run *r, const struct closed_card **ca
     if (cards < 1 || cards > 100000)
         return err_set(e, ST_USAGE, "--cards is a number from 1 to 100000");
     r->cards = (int)cards;
+    r->context_bytes = number(a, OPTION_CONTEXT_MIB, r->context_bytes >> 20) << 20;
+    if (r->context_bytes > (int64_t)1 << 40)
+        return err_set(e, ST_USAGE, "--context-mib is too large");
     TRY(read_name(a, OPTION_PRECISION, "precision", name_of_precision, &r->precision, e));
     TRY(read_name(a, OPTION_OPTIMIZER, "optimizer", optim_name, &r->optimizer, e));
     TRY(read_name(a, OPTION_CARD, "card", card_name, &named, e));
@@ -244,6 +249,7 @@ run_of(const struct args *a, struct closed_run *r, const struct closed_card **ca
     r->offload_params = offload == 2;
     r->train_embeddings = a->option[OPTION_TRAIN_EMBEDDINGS].given;
     r->update_in_backward = a->option[OPTION_UPDATE_IN_BACKWARD].given;
+    r->first_step = a->option[OPTION_FIRST_STEP].given;
     r->inference = a->option[OPTION_INFERENCE].given;
     return ST_OK;
 }
@@ -255,6 +261,7 @@ static enum status closed(const struct args *a, json_t **out, struct err *e)
     const struct closed_card *card = NULL;
     TRY(model_of(a, &m, e));
     TRY(run_of(a, &r, &card, e));
+    TRY(closed_model_split(&m, number(a, OPTION_TP, 1), e));
     bool founding =
         a->option[OPTION_FORMULA].text && strcmp(a->option[OPTION_FORMULA].text, "founding") == 0;
     return closed_report(&m, &r, founding, card, out, e);

@@ -17,8 +17,8 @@ static const struct closed_optim_row optims[] = {
 #undef OPTIM
 };
 static const struct closed_framework_row frameworks[] = {
-#define FRAMEWORK(id, name, loss, holds, norm, mlp, single, about)                                 \
-    {name, CLOSED_LOSS_##loss, holds, norm, mlp, single, about},
+#define FRAMEWORK(id, name, loss, holds, fused, step, adapter, gradients, about)                   \
+    {name, CLOSED_LOSS_##loss, holds, fused, CLOSED_STEP_##step, adapter, gradients, about},
 #include "plan/frameworks.def"
 #undef FRAMEWORK
 };
@@ -66,7 +66,7 @@ void closed_run_defaults(struct closed_run *r)
         .cards = 1,
         .sm = 80,
         .context_bytes = (int64_t)CONTEXT_MIB << 20,
-        .holds_logits = true,
+        .holds_logits = 2,
     };
 }
 

@@ -43,6 +43,9 @@ enum status closed_model_read(const char *path, struct closed_model *out, struct
 enum status closed_model_family(struct closed_model *m, struct err *e) NODISCARD;
 /* Fills what follows from the rest (kv_heads, head_dim, ffn); refuses what no model can be. */
 enum status closed_model_complete(struct closed_model *m, struct err *e) NODISCARD;
+/* The part of one of `tp` cards that share every matrix: heads, MLP and vocabulary are divided, the
+ * residual is not. */
+enum status closed_model_split(struct closed_model *m, int64_t tp, struct err *e) NODISCARD;
 int64_t closed_model_parameters(const struct closed_model *m);
 int64_t closed_model_active(const struct closed_model *m); /* of one token: MoE */
 
@@ -69,18 +72,25 @@ struct closed_optim_row {
 };
 const struct closed_optim_row *closed_optim_at(int i); /* NULL past the end */
 
+enum closed_step { CLOSED_STEP_SINGLE, CLOSED_STEP_FOREACH, CLOSED_STEP_FUSED };
 enum closed_loss {
     CLOSED_LOSS_PLAIN,
     CLOSED_LOSS_SHIFTED,
     CLOSED_LOSS_UPCAST,
     CLOSED_LOSS_FUSED,
+    CLOSED_LOSS_FLOAT,
     CLOSED_LOSS_CHUNKED,
-    CLOSED_LOSS_CHUNK128
+    CLOSED_LOSS_CHUNK128,
+    CLOSED_LOSS_CHUNKED_OUTPUT
 };
 struct closed_framework_row {
     const char *name;
     enum closed_loss loss;
-    bool holds_logits, fused_norm, fused_mlp, single_step;
+    int holds_logits; /* 0 not, 1 through the backward pass, 2 to the step's end */
+    bool fused_layers;
+    enum closed_step step;
+    int adapter_bytes;
+    bool holds_gradients;
     const char *about;
 };
 const struct closed_framework_row *closed_framework_at(int i); /* NULL past the end */
@@ -98,8 +108,7 @@ enum closed_attention {
     CLOSED_SDPA,
     CLOSED_PLAIN
 }; /* SDPA: flash on repeated K, V */
-enum closed_step { CLOSED_STEP_SINGLE, CLOSED_STEP_FOREACH, CLOSED_STEP_FUSED };
-enum closed_checkpointing { CLOSED_KEEP, CLOSED_BLOCKS, CLOSED_SELECTIVE };
+enum closed_checkpointing { CLOSED_KEEP, CLOSED_BLOCKS, CLOSED_SELECTIVE, CLOSED_GELU_AGAIN };
 enum {
     CLOSED_Q = 1,
     CLOSED_K = 2,
@@ -118,7 +127,8 @@ struct closed_run {
     int optimizer;      /* row of optims.def */
     int framework;      /* row of frameworks.def */
     enum closed_loss loss;
-    bool holds_logits, fused_norm, fused_mlp;
+    int holds_logits; /* as in the framework's row */
+    bool fused_norm, fused_mlp;
     enum closed_step step;
     enum closed_method method;
     int64_t rank;
@@ -127,7 +137,9 @@ struct closed_run {
     double quant_bits; /* of a frozen weight under QLoRA: 4.5, 4.127 with double quantisation, 8 */
     bool train_embeddings;
     int zero, cards;
-    bool offload_optimizer, offload_params, update_in_backward;
+    bool offload_optimizer, offload_params, update_in_backward, holds_gradients;
+    bool first_step; /* the optimizer's state does not exist before its first step */
+    int adapter_bytes;
     enum closed_checkpointing checkpointing;
     enum closed_attention attention;
     int sm; /* compute capability: from 90 on cuBLAS takes 32 MiB workspaces */

@@ -173,6 +173,20 @@ enum status closed_model_complete(struct closed_model *m, struct err *e)
     return ST_OK;
 }
 
+enum status closed_model_split(struct closed_model *m, int64_t tp, struct err *e)
+{
+    if (tp < 1 || m->heads % tp != 0 || m->kv_heads % tp != 0)
+        return err_set(
+            e, ST_USAGE, "--tp %lld does not divide %lld heads and %lld key-value heads",
+            (long long)tp, (long long)m->heads, (long long)m->kv_heads);
+    m->heads /= tp;
+    m->kv_heads /= tp;
+    m->ffn = (m->ffn + tp - 1) / tp;
+    m->vocab = (m->vocab + tp - 1) / tp;
+    m->parameters /= tp;
+    return ST_OK;
+}
+
 static int64_t norm_parameters(const struct closed_model *m)
 {
     return m->hidden * (m->norm == CLOSED_LAYER_NORM ? 2 : 1);

@@ -1,479 +1,10 @@
-/* closed_walk.c - the operators of a named transformer family, one after another, onto a tape.
- *
- * Follows the modules people run: which tensors each operator makes, which of them autograd keeps,
- * and when the caller's variables go. Frozen weights keep no inputs; quantised ones are made whole
- * for each product. Sources: PyTorch's derivatives (a product keeps an operand when the other needs
- * a gradient), Korthikanti et al. (34 s b h + 5 a s s b for a GPT layer), memory of public traces.
- */
-#include "plan/closed_form.h"
+/* closed_walk.c - a whole training step of a transformer onto a tape: what is resident, the layers
+ * as units that are sharded or computed again, the scores and the loss, the optimizer's step. */
+#include "plan/closed_walk_int.h"
 
 #include "base/mem.h"
 
 #include <math.h>
-#include <string.h>
-
-struct walk {
-    const struct closed_model *m;
-    const struct closed_run *r;
-    const struct closed_precision_row *p;
-    struct tape *t;
-    int64_t tokens, n_trainable, largest, unit_bytes;
-    int casts[8192], n_casts;                          /* autocast's cache: copies of weights */
-    int *parameters, n_parameters, cursor, cursor_end; /* trainable ones; cursor: a second run */
-    int *shards, n_shards;
-    int gathered; /* storage of the unit in hand; -1: none */
-    int held;     /* scores that the caller keeps */
-    int layer_size;
-};
-
-/* An activation: a value, its elements, the bytes of each. */
-struct act {
-    int v;
-    int64_t n;
-    int size;
-};
-
-static void drop(struct walk *w, struct act a)
-{
-    tape_drop(w->t, a.v);
-}
-
-static int64_t bytes_of(struct act a)
-{
-    return a.n * a.size;
-}
-
-/* ---- parameters ---- */
-
-struct weight {
-    int v;
-    int64_t n;
-    bool trainable, quantised;
-};
-
-static bool sharded(const struct walk *w, int stage)
-{
-    return w->r->cards > 1 && w->r->zero >= stage;
-}
-
-static int parameter(struct walk *w, int64_t n, bool trainable)
-{
-    if (!trainable)
-        return tape_parameter(w->t, 0, false);
-    if (w->cursor < w->cursor_end)
-        return w->parameters[w->cursor++];
-    int v = tape_parameter(w->t, n * w->p->gradient, true);
-    w->parameters[w->n_parameters++] = v;
-    w->n_trainable += n;
-    if (n > w->largest)
-        w->largest = n;
-    return v;
-}
-
-static struct weight weight_new(struct walk *w, int64_t n)
-{
-    bool full = w->r->method == CLOSED_FULL && !w->r->inference;
-    return (struct weight){
-        .v = parameter(w, n, full),
-        .n = n,
-        .trainable = full,
-        .quantised = w->r->method == CLOSED_QLORA};
-}
-
-/* ---- operators ---- */
-
-/* Autocast makes a half copy of what a product reads; weights once per forward pass. */
-static struct act to_half(struct walk *w, struct act x)
-{
-    if (!w->p->autocast || x.size == 2)
-        return x;
-    int v = tape_apply(
-        w->t, &(struct tape_op){.what = "cast", .in = {x.v}, .n_in = 1, .bytes = x.n * 2});
-    return (struct act){v, x.n, 2};
-}
-
-static int weight_operand(struct walk *w, const struct weight *k)
-{
-    if (!w->p->autocast || k->quantised)
-        return k->v;
-    int v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "cast of the weight",
-                  .in = {k->v},
-                  .n_in = 1,
-                  .kind = TAPE_CASTS,
-                  .bytes = k->n * 2});
-    return v;
-}
-
-/* The cache of autocast lives to the end of the forward pass; a recomputation has its own. */
-static void weight_done(struct walk *w, const struct weight *k, int v)
-{
-    if (v == k->v)
-        return;
-    if (tape_recomputing(w->t) || !k->trainable ||
-        w->n_casts == (int)(sizeof w->casts / sizeof *w->casts))
-        tape_drop(w->t, v);
-    else
-        w->casts[w->n_casts++] = v;
-}
-
-static struct act add(struct walk *w, struct act a, struct act b)
-{
-    int size = a.size > b.size ? a.size : b.size;
-    unsigned alias = (a.size == size ? 1u : 0u) | (b.size == size ? 2u : 0u);
-    int v = tape_apply(
-        w->t,
-        &(struct tape_op){
-            .what = "add", .in = {a.v, b.v}, .n_in = 2, .alias_in = alias, .bytes = a.n * size});
-    drop(w, a);
-    drop(w, b);
-    return (struct act){v, a.n, size};
-}
-
-static struct act product(
-    struct walk *w, struct act x, int64_t in, int64_t out, const struct weight *k,
-    enum tape_kind kind)
-{
-    struct act half = to_half(w, x);
-    int operand = weight_operand(w, k);
-    int64_t rows = x.n / in, whole = k->quantised ? k->n * 2 : 0;
-    unsigned save = (k->trainable ? 1u : 0u) | (tape_needs_grad(w->t, x.v) ? 2u : 0u);
-    struct act y = {0, rows * out, w->p->compute};
-    y.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "linear",
-                  .in = {half.v, operand},
-                  .n_in = 2,
-                  .save_in = save,
-                  .kind = kind,
-                  .bytes = bytes_of(y),
-                  .forward_temporary = whole,
-                  .grad_temporary = whole});
-    weight_done(w, k, operand);
-    if (half.v != x.v)
-        drop(w, half);
-    return y;
-}
-
-static struct act dropout(struct walk *w, struct act x, double p)
-{
-    if (p <= 0 || w->r->inference)
-        return x;
-    int v = tape_apply(
-        w->t,
-        &(struct tape_op){
-            .what = "dropout", .in = {x.v}, .n_in = 1, .bytes = bytes_of(x), .keep_bytes = x.n});
-    drop(w, x);
-    return (struct act){v, x.n, x.size};
-}
-
-/* y + (dropout(x) A) B * scale */
-static struct act adapt(struct walk *w, struct act x, int64_t in, int64_t out, struct act y)
-{
-    int64_t r = w->r->rank;
-    struct weight a = {parameter(w, in * r, true), in * r, true, false};
-    struct weight b = {parameter(w, r * out, true), r * out, true, false};
-    struct act d = x;
-    if (w->r->lora_dropout > 0 && !w->r->inference)
-        d.v = tape_apply(
-            w->t, &(struct tape_op){
-                      .what = "adapter's dropout",
-                      .in = {x.v},
-                      .n_in = 1,
-                      .bytes = bytes_of(x),
-                      .keep_bytes = x.n});
-    struct act u = product(w, d, in, r, &a, TAPE_WORKING);
-    if (d.v != x.v)
-        drop(w, d);
-    struct act v = product(w, u, r, out, &b, TAPE_WORKING);
-    drop(w, u);
-    struct act s = v;
-    s.v = tape_apply(
-        w->t,
-        &(struct tape_op){.what = "adapter's scale", .in = {v.v}, .n_in = 1, .bytes = bytes_of(v)});
-    drop(w, v);
-    return add(w, y, s);
-}
-
-/* x stays the caller's. */
-static struct act linear(struct walk *w, struct act x, int64_t in, int64_t out, unsigned target)
-{
-    struct weight k = weight_new(w, in * out);
-    struct act y = product(w, x, in, out, &k, TAPE_WORKING);
-    if (w->r->method != CLOSED_FULL && (w->r->targets & target) && !w->r->inference)
-        y = adapt(w, x, in, out, y);
-    return y;
-}
-
-/* x stays the caller's (the residual). HF's RMSNorm keeps a float32 copy and the normalised rows.
- */
-static struct act norm(struct walk *w, struct act x)
-{
-    struct weight g = weight_new(w, w->m->hidden);
-    int64_t rows = x.n / w->m->hidden, wide = x.n * 4;
-    bool rms = w->m->norm == CLOSED_RMS_NORM;
-    struct tape_op op = {.what = "norm", .in = {x.v, g.v}, .n_in = 2};
-    struct act y = {0, x.n, w->p->autocast && (!rms || !w->r->fused_norm) ? 4 : x.size};
-    if (!rms || w->r->fused_norm) {
-        op.save_in = 1;
-        op.keep_bytes = rows * (rms ? 4 : 8);
-        if (w->p->autocast && x.size == 2 && !rms)
-            op.keep_bytes += wide;
-    } else {
-        op.save_in = x.size == 4;
-        op.keep_bytes = rows * 4 + (x.size == 2 ? wide : 0) + (g.trainable ? bytes_of(y) : 0);
-        op.forward_temporary = wide;
-        op.backward_temporary = 3 * wide;
-    }
-    op.bytes = bytes_of(y);
-    y.v = tape_apply(w->t, &op);
-    return y;
-}
-
-static struct act rope(struct walk *w, struct act x)
-{
-    struct act y = x;
-    int64_t b = bytes_of(x);
-    y.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "rotary",
-                  .in = {x.v},
-                  .n_in = 1,
-                  .bytes = b,
-                  .forward_temporary = w->r->fused_norm ? 0 : 2 * b,
-                  .backward_temporary = w->r->fused_norm ? 0 : 2 * b});
-    drop(w, x);
-    return y;
-}
-
-static struct act repeat(struct walk *w, struct act x)
-{
-    struct act y = {0, x.n / w->m->kv_heads * w->m->heads, x.size};
-    if (w->m->kv_heads == w->m->heads || w->r->attention == CLOSED_FLASH)
-        return x;
-    y.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "repeat of K or V", .in = {x.v}, .n_in = 1, .bytes = bytes_of(y)});
-    drop(w, x);
-    return y;
-}
-
-/* softmax(Q K') V with every step stored. */
-static struct act plain_attention(struct walk *w, struct act q, struct act k, struct act v)
-{
-    int64_t scores = w->r->batch * w->m->heads * w->r->seq * w->r->seq;
-    int c = w->p->compute;
-    bool wide = w->p->autocast || w->m->norm == CLOSED_RMS_NORM || c == 4;
-    double p = w->m->dropout;
-    struct act s = {0, scores, c}, y = {0, q.n, c};
-    s.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "Q K'", .in = {q.v, k.v}, .n_in = 2, .save_in = 3, .bytes = bytes_of(s)});
-    drop(w, q);
-    drop(w, k);
-    struct act masked = s;
-    masked.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "mask", .in = {s.v}, .n_in = 1, .alias_in = 1, .bytes = bytes_of(s)});
-    drop(w, s);
-    struct act soft = {0, scores, wide ? 4 : c};
-    soft.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "softmax",
-                  .in = {masked.v},
-                  .n_in = 1,
-                  .save_out = true,
-                  .bytes = bytes_of(soft),
-                  .forward_temporary = wide && c == 2 && w->p->autocast ? 4 * scores : 0});
-    drop(w, masked);
-    if (wide && c == 2 && !w->p->autocast) {
-        struct act low = {0, scores, 2};
-        low.v = tape_apply(
-            w->t,
-            &(struct tape_op){
-                .what = "softmax in half", .in = {soft.v}, .n_in = 1, .bytes = bytes_of(low)});
-        drop(w, soft);
-        soft = low;
-    }
-    soft = dropout(w, soft, p);
-    struct act low = to_half(w, soft);
-    if (low.v != soft.v)
-        drop(w, soft);
-    y.v = tape_apply(
-        w->t,
-        &(struct tape_op){
-            .what = "scores V", .in = {low.v, v.v}, .n_in = 2, .save_in = 3, .bytes = bytes_of(y)});
-    drop(w, low);
-    drop(w, v);
-    return y;
-}
-
-static struct act flash_attention(struct walk *w, struct act q, struct act k, struct act v)
-{
-    struct act y = {0, q.n, w->p->compute};
-    int64_t scores = w->r->batch * w->m->heads * w->r->seq * w->r->seq;
-    bool core = w->r->attention == CLOSED_PLAIN; /* selective: the core is computed again */
-    struct tape_op op = {
-        .what = "attention",
-        .in = {q.v, k.v, v.v},
-        .n_in = 3,
-        .save_in = 7,
-        .save_out = true,
-        .bytes = bytes_of(y),
-        .keep_bytes = w->tokens * w->m->heads * 4,
-        .grad_temporary = q.n * 4};
-    if (core) {
-        op.keep_bytes = 0;
-        op.save_out = false;
-        op.forward_temporary = scores * (4 + w->p->compute);
-        op.grad_temporary = scores * (4 + 2 * w->p->compute);
-    }
-    y.v = tape_apply(w->t, &op);
-    drop(w, q);
-    drop(w, k);
-    drop(w, v);
-    return y;
-}
-
-static struct act attention(struct walk *w, struct act x)
-{
-    const struct closed_model *m = w->m;
-    int64_t h = m->hidden, q_out = m->heads * m->head_dim, kv_out = m->kv_heads * m->head_dim;
-    bool rotary = m->positions == 0;
-    struct act q = linear(w, x, h, q_out, CLOSED_Q), k = linear(w, x, h, kv_out, CLOSED_K);
-    struct act v = linear(w, x, h, kv_out, CLOSED_V);
-    if (rotary) {
-        q = rope(w, q);
-        k = rope(w, k);
-    }
-    k = repeat(w, k);
-    v = repeat(w, v);
-    bool plain = w->r->attention == CLOSED_PLAIN && w->r->checkpointing != CLOSED_SELECTIVE;
-    struct act y = plain ? plain_attention(w, q, k, v) : flash_attention(w, q, k, v);
-    struct act o = linear(w, y, q_out, h, CLOSED_O);
-    drop(w, y);
-    return dropout(w, o, m->dropout);
-}
-
-static struct act unary(struct walk *w, struct act x, const char *what, int64_t keep)
-{
-    struct act y = x;
-    y.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = what,
-                  .in = {x.v},
-                  .n_in = 1,
-                  .save_in = 1,
-                  .bytes = bytes_of(x),
-                  .keep_bytes = keep,
-                  .backward_temporary = keep > 0 ? bytes_of(x) : 0});
-    drop(w, x);
-    return y;
-}
-
-/* silu(gate) * up; the fused form keeps the two operands only. */
-static struct act gated(struct walk *w, struct act gate, struct act up)
-{
-    struct act y = gate;
-    if (w->r->fused_mlp) {
-        y.v = tape_apply(
-            w->t, &(struct tape_op){
-                      .what = "gated",
-                      .in = {gate.v, up.v},
-                      .n_in = 2,
-                      .save_in = 3,
-                      .bytes = bytes_of(gate)});
-        drop(w, gate);
-        drop(w, up);
-        return y;
-    }
-    struct act s = unary(w, gate, "silu", 0);
-    y.v = tape_apply(
-        w->t,
-        &(struct tape_op){
-            .what = "gate", .in = {s.v, up.v}, .n_in = 2, .save_in = 3, .bytes = bytes_of(s)});
-    drop(w, s);
-    drop(w, up);
-    return y;
-}
-
-/* x stays the caller's. */
-static struct act mlp(struct walk *w, struct act x)
-{
-    int64_t h = w->m->hidden, f = w->m->ffn;
-    struct act inner;
-    if (w->m->act == CLOSED_GATED) {
-        struct act gate = linear(w, x, h, f, CLOSED_GATE), up = linear(w, x, h, f, CLOSED_UP);
-        inner = gated(w, gate, up);
-    } else {
-        inner = linear(w, x, h, f, CLOSED_UP);
-        bool written = w->m->act == CLOSED_GELU_NEW && !w->r->fused_mlp;
-        inner = unary(w, inner, "gelu", written ? 3 * bytes_of(inner) : 0);
-    }
-    struct act y = linear(w, inner, f, h, CLOSED_DOWN);
-    drop(w, inner);
-    return y;
-}
-
-/* Every expert with its share of the tokens: together experts_per_token times all of them. */
-static struct act mixture(struct walk *w, struct act x)
-{
-    const struct closed_model *m = w->m;
-    struct act scores = linear(w, x, m->hidden, m->experts, 0);
-    drop(w, scores);
-    struct weight others =
-        weight_new(w, (m->experts - m->experts_per_token) * 3 * m->hidden * m->ffn);
-    (void)others;
-    struct act sum = {-1, 0, 0};
-    for (int64_t i = 0; i < m->experts_per_token && i < 64; i++) {
-        struct act part = x;
-        part.v = tape_apply(
-            w->t, &(struct tape_op){
-                      .what = "tokens of an expert", .in = {x.v}, .n_in = 1, .bytes = bytes_of(x)});
-        struct act y = mlp(w, part), weighed = y;
-        drop(w, part);
-        weighed.v = tape_apply(
-            w->t, &(struct tape_op){
-                      .what = "weight of an expert",
-                      .in = {y.v},
-                      .n_in = 1,
-                      .save_in = 1,
-                      .bytes = bytes_of(y)});
-        drop(w, y);
-        sum = i == 0 ? weighed : add(w, sum, weighed);
-    }
-    return sum;
-}
-
-/* ---- a layer ---- */
-
-/* Attention and MLP around the residual; x is taken. */
-static struct act layer(struct walk *w, struct act x)
-{
-    bool post = w->m->post_norm;
-    struct act a = post ? x : norm(w, x);
-    struct act y = attention(w, a);
-    if (!post)
-        drop(w, a);
-    struct act sum = add(w, x, y);
-    if (post) {
-        struct act n = norm(w, sum);
-        drop(w, sum);
-        sum = n;
-    }
-    struct act b = post ? sum : norm(w, sum);
-    struct act z = w->m->experts ? mixture(w, b) : mlp(w, b);
-    if (!post)
-        drop(w, b);
-    struct act out = add(w, sum, dropout(w, z, w->m->dropout));
-    if (post) {
-        struct act n = norm(w, out);
-        drop(w, out);
-        out = n;
-    }
-    return out;
-}
 
 /* One layer as the tape's block; a second run uses the parameters of the first. */
 struct block {
@@ -497,8 +28,8 @@ static int run_block(struct tape *t, int x, int index, void *ctx)
                .n_in = 1,
                .view = true,
                .alias_in = 1,
-               .bytes = bytes_of(in)});
-    struct act y = layer(w, in);
+               .bytes = walk_bytes(in)});
+    struct act y = walk_layer(w, in);
     if (b->count == 0)
         b->count = w->n_parameters - b->first;
     w->cursor = w->cursor_end = 0;
@@ -510,7 +41,7 @@ static int run_block(struct tape *t, int x, int index, void *ctx)
 
 static int64_t shard(const struct walk *w, int64_t bytes, int stage)
 {
-    return sharded(w, stage) ? (bytes + w->r->cards - 1) / w->r->cards : bytes;
+    return walk_sharded(w, stage) ? (bytes + w->r->cards - 1) / w->r->cards : bytes;
 }
 
 /* Two units are whole at a time: the one that computes and the one that is being fetched. */
@@ -522,27 +53,31 @@ static void gather(struct tape *t, int index, void *ctx)
     b->w->gathered = tape_storage(t, 2 * b->w->unit_bytes, TAPE_GATHERED);
 }
 
+/* Whole gradients of parameters become this card's share. */
+static void reduce(struct walk *w, int first, int end)
+{
+    int whole = closed_precision_at(w->r->precision)->gradient;
+    for (int i = first; i < end && w->buffer < 0 && walk_sharded(w, 2); i++) {
+        int64_t bytes = tape_grad_held(w->t, w->parameters[i]);
+        if (bytes == 0)
+            continue;
+        (void)tape_storage(w->t, shard(w, bytes / w->p->gradient * whole, 2), TAPE_GRADIENTS);
+        tape_drop_grad(w->t, w->parameters[i]);
+    }
+}
+
 static void release(struct tape *t, int index, void *ctx)
 {
     struct block *b = ctx;
-    struct walk *w = b->w;
     (void)index;
-    tape_unref(t, w->gathered);
-    w->gathered = -1;
-    if (!sharded(w, 2))
-        return;
-    for (int i = b->first; i < b->first + b->count; i++) {
-        int64_t bytes = tape_grad_held(t, w->parameters[i]);
-        if (bytes == 0)
-            continue;
-        w->shards[w->n_shards++] = tape_storage(t, shard(w, bytes, 2), TAPE_GRADIENTS);
-        tape_drop_grad(t, w->parameters[i]);
-    }
+    tape_unref(t, b->w->gathered);
+    b->w->gathered = -1;
+    reduce(b->w, b->first, b->first + b->count);
 }
 
 static struct act run_layer(struct walk *w, struct block *b, struct act x, int index)
 {
-    bool units = sharded(w, 2) || (sharded(w, 3)) || w->r->offload_params;
+    bool units = walk_sharded(w, 2) || (walk_sharded(w, 3)) || w->r->offload_params;
     *b = (struct block){.w = w, .x = x, .first = w->n_parameters};
     tape_enter(w->t, TAPE_PHASE_FORWARD, index);
     if (units) {
@@ -554,7 +89,7 @@ static struct act run_layer(struct walk *w, struct block *b, struct act x, int i
     bool keep = w->r->checkpointing != CLOSED_BLOCKS || w->r->inference;
     y.v = keep ? run_block(w->t, x.v, index, b) : tape_checkpoint(w->t, run_block, x.v, index, b);
     y.size = w->layer_size;
-    drop(w, x);
+    walk_drop(w, x);
     if (units) {
         tape_unref(w->t, w->gathered);
         w->gathered = -1;
@@ -571,37 +106,37 @@ static struct act embed(struct walk *w)
     const struct closed_model *m = w->m;
     int64_t n = (m->vocab + m->positions + m->types) * m->hidden;
     bool trained = !w->r->inference && (w->r->method == CLOSED_FULL || w->r->train_embeddings);
-    int table = parameter(w, n, trained);
-    int size = w->p->autocast ? 4 : w->p->compute;
+    int table = walk_parameter(w, n, trained);
+    int size = w->p->autocast && !walk_half_base(w) ? 4 : w->p->compute;
     struct act x = {0, w->tokens * m->hidden, size};
     /* Adapters under checkpointing ask the embeddings' result for a gradient. */
     int hook = tape_parameter(
         w->t, 0, !w->r->inference && w->r->checkpointing == CLOSED_BLOCKS && !trained);
-    x.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "embedding", .in = {table, hook}, .n_in = 2, .bytes = bytes_of(x)});
-    return m->positions ? dropout(w, x, m->dropout) : x;
+    x.v = walk_apply(
+        w, (struct tape_op){
+               .what = "embedding", .in = {table, hook}, .n_in = 2, .bytes = walk_bytes(x)});
+    return m->positions ? walk_dropout(w, x, m->dropout) : x;
 }
 
 static int scalar(struct walk *w, struct act logits, bool save, const char *what)
 {
-    return tape_apply(
-        w->t,
-        &(struct tape_op){.what = what, .in = {logits.v}, .n_in = 1, .save_in = save, .bytes = 4});
+    return walk_apply(
+        w,
+        (struct tape_op){.what = what, .in = {logits.v}, .n_in = 1, .save_in = save, .bytes = 4});
 }
 
 static struct act
 scores_like(struct walk *w, struct act x, int size, const char *what, bool save_out)
 {
     struct act y = {0, x.n, size};
-    y.v = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = what,
-                  .in = {x.v},
-                  .n_in = 1,
-                  .save_out = save_out,
-                  .kind = TAPE_LOGITS,
-                  .bytes = bytes_of(y)});
+    y.v = walk_apply(
+        w, (struct tape_op){
+               .what = what,
+               .in = {x.v},
+               .n_in = 1,
+               .save_out = save_out,
+               .kind = TAPE_LOGITS,
+               .bytes = walk_bytes(y)});
     return y;
 }
 
@@ -613,9 +148,9 @@ static int cross_entropy(struct walk *w, struct act logits)
         x = scores_like(w, logits, 4, "scores in float32", false);
     struct act y = scores_like(w, x, x.size, "log-softmax", true);
     if (x.v != logits.v)
-        drop(w, x);
+        walk_drop(w, x);
     int loss = scalar(w, y, true, "picked");
-    drop(w, y);
+    walk_drop(w, y);
     return loss;
 }
 
@@ -624,34 +159,39 @@ static int whole_loss(struct walk *w, struct act logits)
     struct act shifted = logits;
     if (w->r->loss == CLOSED_LOSS_UPCAST && logits.size == 2) {
         shifted = scores_like(w, logits, 4, "scores in float32", false);
-        drop(w, logits);
+        walk_drop(w, logits);
         logits = shifted;
     }
     if (w->r->loss == CLOSED_LOSS_SHIFTED || w->r->loss == CLOSED_LOSS_UPCAST)
         shifted = scores_like(w, logits, logits.size, "shifted copy", false);
     int loss = cross_entropy(w, shifted);
     if (shifted.v != logits.v)
-        drop(w, shifted);
+        walk_drop(w, shifted);
     if (w->r->holds_logits)
         w->held = logits.v;
     else
-        drop(w, logits);
+        walk_drop(w, logits);
     return loss;
 }
 
-/* The kernel writes the gradient over the scores: twice their size at most, on the way back. */
+/* The kernel writes the gradient over the scores. */
 static int fused_loss(struct walk *w, struct act logits)
 {
-    int loss = tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "fused cross-entropy",
-                  .in = {logits.v},
-                  .n_in = 1,
-                  .save_in = 1,
-                  .alias_in = 0,
-                  .bytes = 4,
-                  .keep_bytes = w->tokens * 4});
-    drop(w, logits);
+    if (w->r->loss == CLOSED_LOSS_FLOAT && logits.size == 2) {
+        struct act wide = scores_like(w, logits, 4, "scores in float32", false);
+        walk_drop(w, logits);
+        logits = wide;
+    }
+    int loss = walk_apply(
+        w, (struct tape_op){
+               .what = "fused cross-entropy",
+               .in = {logits.v},
+               .n_in = 1,
+               .save_in = 1,
+               .overwrite_in = true,
+               .bytes = 4,
+               .keep_bytes = w->tokens * 4});
+    walk_drop(w, logits);
     return loss;
 }
 
@@ -667,34 +207,75 @@ static int chunked_loss(struct walk *w, struct act x, const struct weight *k)
         chunk = w->tokens;
     scores = chunk * w->m->vocab;
     int64_t weight_grad = k->trainable ? k->n * w->p->compute : 0;
-    return tape_apply(
-        w->t, &(struct tape_op){
-                  .what = "chunked cross-entropy",
-                  .in = {x.v, k->v},
-                  .n_in = 2,
-                  .alias_in = 0,
-                  .bytes = 4,
-                  .keep_bytes = bytes_of(x) + weight_grad,
-                  .forward_temporary = scores * (w->p->compute + 4)});
+    return walk_apply(
+        w, (struct tape_op){
+               .what = "chunked cross-entropy",
+               .in = {x.v, k->v},
+               .n_in = 2,
+               .alias_in = 0,
+               .bytes = 4,
+               .keep_bytes = walk_bytes(x) + weight_grad,
+               .forward_temporary = scores * (w->p->compute + 4)});
+}
+
+/* Scores stay in their type; parts of them are made float32 one after another, and the log-softmax
+ * of each stays. */
+static int parted_loss(struct walk *w, struct act logits, int parts)
+{
+    int64_t part = logits.n / parts * 4;
+    int loss = walk_apply(
+        w, (struct tape_op){
+               .what = "cross-entropy in parts",
+               .in = {logits.v},
+               .n_in = 1,
+               .bytes = 4,
+               .keep_bytes = 4 * logits.n,
+               .forward_temporary = part,
+               .backward_temporary = 2 * part});
+    walk_drop(w, logits);
+    return loss;
+}
+
+static int loss_of(struct walk *w, struct act logits)
+{
+    enum { OUTPUT_PARTS = 8 };
+    int loss;
+    switch (w->r->loss) {
+    case CLOSED_LOSS_FUSED:
+    case CLOSED_LOSS_FLOAT:
+        return fused_loss(w, logits);
+    case CLOSED_LOSS_CHUNKED_OUTPUT:
+        return parted_loss(w, logits, OUTPUT_PARTS);
+    case CLOSED_LOSS_CHUNK128:
+        loss = cross_entropy(w, logits);
+        walk_drop(w, logits);
+        return loss;
+    case CLOSED_LOSS_PLAIN:
+    case CLOSED_LOSS_SHIFTED:
+    case CLOSED_LOSS_UPCAST:
+    case CLOSED_LOSS_CHUNKED:
+        break;
+    }
+    return whole_loss(w, logits);
 }
 
 static int head(struct walk *w, struct act x)
 {
     const struct closed_model *m = w->m;
     if (m->head == CLOSED_HEAD_NONE || m->head == CLOSED_HEAD_CLASSES || m->vocab == 0) {
-        struct weight pool = weight_new(w, m->hidden * m->hidden);
-        struct act y = product(w, x, m->hidden, m->hidden, &pool, TAPE_WORKING);
+        struct weight pool = walk_weight(w, m->hidden * m->hidden);
+        struct act y = walk_product(w, x, m->hidden, m->hidden, &pool, TAPE_WORKING);
         int loss = scalar(w, y, true, "loss");
-        drop(w, y);
-        drop(w, x);
+        walk_drop(w, y);
+        walk_drop(w, x);
         return loss;
     }
     if (!m->post_norm) {
-        struct act n = norm(w, x);
-        drop(w, x);
+        struct act n = walk_norm(w, x);
+        walk_drop(w, x);
         x = n;
     }
-    struct weight k = weight_new(w, m->tied ? 0 : m->vocab * m->hidden);
+    struct weight k = walk_weight(w, m->tied ? 0 : m->vocab * m->hidden);
     k.quantised = false;
     k.n = m->vocab * m->hidden;
     if (m->tied && w->r->method == CLOSED_FULL)
@@ -704,14 +285,10 @@ static int head(struct walk *w, struct act x)
     if (w->r->loss == CLOSED_LOSS_CHUNKED) {
         loss = chunked_loss(w, x, &k);
     } else {
-        struct act logits = product(w, x, m->hidden, m->vocab, &k, TAPE_LOGITS);
-        loss = w->r->loss == CLOSED_LOSS_FUSED      ? fused_loss(w, logits)
-               : w->r->loss == CLOSED_LOSS_CHUNK128 ? cross_entropy(w, logits)
-                                                    : whole_loss(w, logits);
-        if (w->r->loss == CLOSED_LOSS_CHUNK128)
-            drop(w, logits);
+        struct act logits = walk_product(w, x, m->hidden, m->vocab, &k, TAPE_LOGITS);
+        loss = loss_of(w, logits);
     }
-    drop(w, x);
+    walk_drop(w, x);
     return loss;
 }
 
@@ -728,6 +305,8 @@ static void optimizer_step(struct walk *w)
     const struct closed_optim_row *o = closed_optim_at(w->r->optimizer);
     int64_t element = o->bytes > 0 ? 4 : w->p->moment;
     tape_enter(w->t, TAPE_PHASE_STEP, -1);
+    if (w->moments_late)
+        (void)tape_storage(w->t, w->moments_late, TAPE_MOMENTS);
     if (w->r->offload_optimizer || w->p->master)
         return; /* on the host, or one fused kernel over masters */
     if (w->r->step == CLOSED_STEP_FOREACH && o->copies > 0 && !w->r->update_in_backward)
@@ -746,14 +325,22 @@ static void resident(struct walk *w, struct closed_estimate *out)
             tables = (m->vocab + m->positions + m->types) * m->hidden;
     int64_t ends = tables + (m->tied ? 0 : m->vocab * m->hidden), trained = out->trainable;
     double weights = (double)p * w->p->weight;
+    int master = w->p->master;
+    double each_moments = moment_bytes(w);
     if (w->r->method != CLOSED_FULL) {
-        double base = w->p->autocast && w->r->method == CLOSED_LORA ? w->p->weight : 2;
-        weights = (double)p * base + (double)trained * w->p->weight;
+        const struct closed_optim_row *o = closed_optim_at(w->r->optimizer);
+        int own = w->r->adapter_bytes ? w->r->adapter_bytes : w->p->weight;
+        if (own == 4) {
+            master = 0;
+            each_moments = o->states * (o->bytes > 0 ? o->bytes : 4.0);
+        }
+        double base = walk_half_base(w) ? w->p->compute : w->p->weight;
+        weights = (double)p * base + (double)trained * own;
         if (w->r->method == CLOSED_QLORA)
             weights = (double)(p - ends) * w->r->quant_bits / 8 + (double)ends * 2 +
-                      (double)trained * w->p->weight;
+                      (double)trained * own;
     }
-    int64_t masters = trained * w->p->master, moments = llround((double)trained * moment_bytes(w));
+    int64_t masters = trained * master, moments = llround((double)trained * each_moments);
     if (w->r->inference)
         masters = moments = 0;
     weights = (double)shard(w, llround(weights), 3);
@@ -770,8 +357,12 @@ static void resident(struct walk *w, struct closed_estimate *out)
     (void)tape_storage(w->t, llround(weights), TAPE_WEIGHTS);
     if (masters)
         (void)tape_storage(w->t, masters, TAPE_MASTERS);
-    if (moments)
+    if (moments && !w->r->first_step)
         (void)tape_storage(w->t, moments, TAPE_MOMENTS);
+    w->moments_late = w->r->first_step ? moments : 0;
+    if (w->r->holds_gradients && !w->r->inference)
+        w->buffer =
+            tape_storage(w->t, shard(w, out->trainable * w->p->gradient, 2), TAPE_GRADIENTS);
     (void)tape_storage(
         w->t, (w->r->inference ? 1 : 2) * (w->r->sm >= 90 ? 33554432LL : 8519680LL),
         TAPE_WORKSPACE);
@@ -827,6 +418,7 @@ static void run(struct walk *w, struct block *blocks, struct closed_estimate *ou
     int root = ends ? tape_storage(w->t, ends, TAPE_GATHERED) : -1;
     tape_enter(w->t, TAPE_PHASE_FORWARD, -1);
     tape_record(w->t, !w->r->inference);
+    tape_consume_grads(w->t, w->r->update_in_backward);
     struct act x = embed(w);
     int64_t before = tape_live(w->t);
     for (int i = 0; i < m->layers; i++) {
@@ -840,7 +432,10 @@ static void run(struct walk *w, struct block *blocks, struct closed_estimate *ou
     if (!w->r->inference) {
         tape_enter(w->t, TAPE_PHASE_BACKWARD, -1);
         tape_backward(w->t, loss);
+        reduce(w, 0, w->n_parameters);
         tape_unref(w->t, root);
+        if (w->r->holds_logits == 1)
+            tape_drop(w->t, w->held);
         optimizer_step(w);
     }
     out->peak = *tape_peak(w->t);
@@ -861,6 +456,19 @@ static enum status check(const struct closed_model *m, const struct closed_run *
     return ST_OK;
 }
 
+/* FSDP's mixed precision hands modules weights in the compute type: no autocast copies, and
+ * gradients of that type until they are sharded. Adapters on a half base leave the residual in
+ * half. */
+static void precision_of(struct walk *w)
+{
+    w->row = *w->p;
+    w->p = &w->row;
+    if (w->row.autocast && walk_sharded(w, 3)) {
+        w->row.autocast = false;
+        w->row.gradient = 2;
+    }
+}
+
 enum status closed_estimate_make(
     const struct closed_model *m, const struct closed_run *r, struct closed_estimate *out,
     struct err *e)
@@ -869,11 +477,16 @@ enum status closed_estimate_make(
     *out = (struct closed_estimate){0};
     TRY(check(m, r, e));
     struct walk w = {
-        .m = m, .r = r, .p = closed_precision_at(r->precision), .gathered = -1, .held = -1};
+        .m = m,
+        .r = r,
+        .p = closed_precision_at(r->precision),
+        .gathered = -1,
+        .held = -1,
+        .buffer = -1};
+    precision_of(&w);
     size_t cap = (size_t)(m->layers + 2) * WEIGHTS_OF_A_LAYER;
     struct block *blocks = mem_alloc((size_t)m->layers * sizeof *blocks);
     w.parameters = mem_alloc(cap * sizeof *w.parameters);
-    w.shards = mem_alloc(cap * sizeof *w.shards);
     w.t = tape_new(512);
     w.tokens = r->batch * r->seq;
     w.unit_bytes = unit_bytes(m, r, w.p->compute);
@@ -887,6 +500,5 @@ enum status closed_estimate_make(
     tape_free(w.t);
     mem_free(blocks);
     mem_free(w.parameters);
-    mem_free(w.shards);
     return ST_OK;
 }

@@ -43,6 +43,7 @@ struct value {
     int storage, grad; /* -1: none */
     int64_t grad_bytes;
     enum tape_kind grad_kind;
+    int uses; /* recorded nodes that will give it a gradient */
     bool needs_grad, leaf;
 };
 enum { SAVED_MAX = TAPE_IN_MAX + 4 };
@@ -50,6 +51,7 @@ struct node {
     const char *what;
     int out, in[TAPE_IN_MAX], n_in, layer;
     unsigned alias;
+    bool overwrite;
     int saved[SAVED_MAX], n_saved;
     int64_t temporary, grad_temporary;
     tape_block *block;
@@ -64,6 +66,7 @@ struct tape {
     enum tape_phase phase;
     int layer;
     const char *what;
+    bool consume;             /* leaves' gradients are freed when whole */
     bool recomputing, silent; /* silent: nothing is recorded */
     struct tape_peak peak, by_phase[TAPE_PHASE_COUNT];
 };
@@ -216,6 +219,11 @@ void tape_drop(struct tape *t, int value)
     v->storage = -1;
 }
 
+void tape_consume_grads(struct tape *t, bool on)
+{
+    t->consume = on;
+}
+
 void tape_drop_grad(struct tape *t, int value)
 {
     struct value *v = &t->values.data[value];
@@ -247,9 +255,13 @@ static void record(struct tape *t, const struct tape_op *op, int out)
         .n_in = op->n_in,
         .layer = t->layer,
         .alias = op->alias_in,
+        .overwrite = op->overwrite_in,
         .temporary = op->backward_temporary,
         .grad_temporary = op->grad_temporary};
     memcpy(n.in, op->in, sizeof n.in);
+    for (int i = 0; i < op->n_in; i++)
+        if (tape_needs_grad(t, op->in[i]))
+            t->values.data[op->in[i]].uses++;
     for (int i = 0; i < op->n_in; i++)
         if (op->save_in & 1u << i)
             save(t, &n, tape_storage_of(t, op->in[i]));
@@ -350,17 +362,18 @@ void tape_enter(struct tape *t, enum tape_phase p, int layer)
 static void accumulate(struct tape *t, int value, int grad)
 {
     struct value *v = &t->values.data[value];
-    if (v->grad < 0) {
-        v->grad = grad;
-        return;
-    }
-    if (t->storages.data[v->grad].refs > 1) {
+    if (v->grad >= 0 && t->storages.data[v->grad].refs > 1) {
         int sum = tape_storage(t, v->grad_bytes, TAPE_WORKING);
         v = &t->values.data[value];
         tape_unref(t, v->grad);
         v->grad = sum;
     }
-    tape_unref(t, grad);
+    if (v->grad >= 0)
+        tape_unref(t, grad);
+    else
+        v->grad = grad;
+    if (--v->uses <= 0 && t->consume && v->leaf)
+        tape_drop_grad(t, value);
 }
 
 static void run_back(struct tape *t, size_t mark);
@@ -369,7 +382,7 @@ static void run_checkpoint(struct tape *t, struct node *n, int grad)
 {
     struct node copy = *n;
     struct value *x = &t->values.data[copy.in[0]];
-    int again = value_new(t, copy.saved[0], x->grad_bytes, true, true);
+    int again = value_new(t, copy.saved[0], x->grad_bytes, true, false);
     size_t mark = t->nodes.n;
     tape_ref(t, copy.saved[0]);
     t->recomputing = true;
@@ -396,7 +409,9 @@ static void run_node(struct tape *t, struct node *n, int grad)
         made[i] = -1;
         if (!tape_needs_grad(t, n->in[i]))
             continue;
-        if (n->alias & 1u << i)
+        if (n->overwrite && i == 0)
+            tape_ref(t, made[i] = n->saved[0]);
+        else if (n->alias & 1u << i)
             tape_ref(t, made[i] = grad);
         else
             made[i] = tape_storage(

@@ -71,6 +71,8 @@ bool tape_needs_grad(const struct tape *t, int value);
 int tape_storage_of(const struct tape *t, int value); /* -1: none */
 /* The caller's variable goes out of scope. */
 void tape_drop(struct tape *t, int value);
+/* From now on a leaf's gradient is used and freed as soon as it is whole. */
+void tape_consume_grads(struct tape *t, bool on);
 void tape_drop_grad(struct tape *t, int value);
 int64_t tape_grad_held(const struct tape *t, int value); /* bytes of its gradient now; 0: none */
 
@@ -81,6 +83,7 @@ struct tape_op {
     int in[TAPE_IN_MAX], n_in;
     unsigned save_in, alias_in; /* bit i: input i is saved; its gradient is the incoming one */
     bool save_out;
+    bool overwrite_in;         /* the gradient of input 0 is written over input 0, which is saved */
     bool view;                 /* the result shares input 0's storage */
     bool in_place;             /* the same, and input 0 is gone: relu_ */
     enum tape_kind kind;       /* of the result; TAPE_WEIGHTS (0) means TAPE_WORKING */
