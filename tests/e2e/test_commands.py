@@ -7,7 +7,7 @@ import time
 
 import harness
 
-COMMANDS = ("run", "plan", "validate", "nodes", "devices")
+COMMANDS = ("run", "plan", "validate", "nodes", "devices", "estimate")
 
 
 def test_help_of_every_command(snug):
