@@ -78,7 +78,7 @@ TEST(table_is_complete, "N2: the types that this version runs are marked, the ot
     for (size_t i = 0; i < n_run; i++)
         CHECK(node_type_find(run[i])->flags & NODE_FLAG_RUNNABLE);
     CHECK(node_type_count() >= 150);
-    CHECK(!(node_type_find("CausalLMModel")->flags & NODE_FLAG_RUNNABLE));
+    CHECK(!(node_type_find("PythonScript")->flags & NODE_FLAG_RUNNABLE));
 }
 
 TEST(

@@ -1,0 +1,246 @@
+"""Language models as nodes: CausalLMModel, snug:PretrainedLM, and saving back."""
+import json
+import os
+import shutil
+import sys
+
+import harness
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "parity"))
+
+
+def need_torch():
+    try:
+        import torch
+    except ImportError:
+        raise harness.Skip("PyTorch is missing (Debian package python3-torch)")
+    return torch
+
+
+def graph(nodes, wires):
+    """nodes: {id: (type, params)}; every node without a data input is triggered."""
+    fed = {w[2] for w in wires}
+    edges = [{"id": "t-%s" % i, "source": "start", "target": i, "sourceHandle": "trigger", "targetHandle": "",
+              "type": "trigger"} for i in nodes if i not in fed]
+    edges += [{"id": "e%d" % k, "source": a, "sourceHandle": p, "target": b, "targetHandle": q}
+              for k, (a, p, b, q) in enumerate(wires)]
+    rows = [{"id": "start", "type": "Start", "position": {"x": 0, "y": 0}, "data": {"params": {}}}]
+    rows += [{"id": i, "type": t, "position": {"x": 0, "y": 0}, "data": {"params": p}} for i, (t, p) in nodes.items()]
+    return {"name": "models", "nodes": rows, "edges": edges}
+
+
+SMALL = {"vocab_size": 256, "d_model": 64, "n_layers": 2, "n_heads": 4, "d_ff": 128, "max_seq_len": 32}
+TOKENS = [[(7 * i + 3 * j) % 256 for j in range(9)] for i in range(2)]
+
+
+def print_wires(nodes, wires, source, port, name):
+    nodes[name] = ("Print", {})
+    wires.append((source, port, name, "value"))
+
+
+def run(snug, nodes, wires, name="graph.json"):
+    result = snug.json("run", snug.write(name, graph(nodes, wires)))
+    assert result.rc == 0, result
+    return result
+
+
+# ids: N2 case-T78
+def test_causal_lm_node(snug):
+    torch = need_torch()
+    import hf_models
+    for tied in (True, False):
+        nodes = {"lm": ("CausalLMModel", dict(SMALL, tie_embeddings=tied, init_std=0.3, seed=3)),
+                 "tokens": ("TensorInput", {"shape": "2,9", "dtype": "int64", "value_mode": "explicit", "values": TOKENS}),
+                 "infer": ("Inference", {}), "save": ("ModelSaver", {"path": "lm.pt"})}
+        wires = [("lm", "model", "infer", "model"), ("tokens", "tensor", "infer", "input"),
+                 ("infer", "model", "save", "model")]
+        print_wires(nodes, wires, "infer", "output", "logits")
+        print_wires(nodes, wires, "lm", "param_count", "count")
+        result = run(snug, nodes, wires)
+        state = torch.load(os.path.join(snug.home, "models", "lm.pt"))
+        assert list(state)[-1] == "lm_head.weight", list(state)
+        shared = state["lm_head.weight"].data_ptr() == state["tok_emb.weight"].data_ptr()
+        assert shared == tied
+        count = sum(t.numel() for n, t in state.items() if not (tied and n == "lm_head.weight"))
+        assert result.doc["results"]["count"]["message"].endswith("%.6g" % count), result.doc["results"]["count"]
+        logits = hf_models.causal_lm({"d_model": 64, "heads": 4, "layers": 2, "tied": tied}, state, torch.tensor(TOKENS))[0]
+        said = result.doc["results"]["logits"]["message"]
+        numbers = [float(x) for x in said[said.rindex("[") + 1:].split(",")[:16]]
+        assert torch.allclose(torch.tensor(numbers), logits.flatten()[:16], rtol=1e-4, atol=1e-4), (said, logits)
+
+
+# ids: case-T78
+def test_tied_weights_load(snug):
+    """A file with both names loads where they agree, and is refused where they do not."""
+    torch = need_torch()
+    run(snug, {"lm": ("CausalLMModel", SMALL), "save": ("ModelSaver", {"path": "a.pt"})}, [("lm", "model", "save", "model")])
+    path = os.path.join(snug.home, "models", "a.pt")
+    load = ({"lm": ("CausalLMModel", dict(SMALL, seed=9)), "load": ("ModelLoader", {"path": "a.pt"}),
+             "save": ("ModelSaver", {"path": "b.pt"})},
+            [("lm", "model", "load", "model"), ("load", "model", "save", "model")])
+    state = torch.load(path)
+    for form in ("shared", "copies", "one name"):
+        if form == "copies":
+            state["lm_head.weight"] = state["tok_emb.weight"].clone()
+        if form == "one name":
+            del state["lm_head.weight"]
+        torch.save(state, path)
+        run(snug, *load)
+        again = torch.load(os.path.join(snug.home, "models", "b.pt"))
+        assert all(torch.equal(again[n], t) for n, t in state.items()), form
+    state["lm_head.weight"] = 2 * state["tok_emb.weight"]
+    torch.save(state, path)
+    result = snug.json("run", snug.write("g.json", graph(*load)))
+    assert result.rc == 1 and "lm_head.weight" in result.doc["error"]["message"], result
+    load[0]["lm"][1]["tie_embeddings"] = False
+    run(snug, *load)
+    again = torch.load(os.path.join(snug.home, "models", "b.pt"))
+    assert torch.equal(again["lm_head.weight"], 2 * again["tok_emb.weight"])
+
+
+def test_causal_lm_refusals(snug):
+    for changes, word in (({"n_heads": 5}, "'n_heads' (5) must divide 'd_model' (64)"),
+                          ({"n_kv_heads": 3}, "'n_kv_heads' (3) must divide 'n_heads' (4)"),
+                          ({"d_model": 68, "n_heads": 4, "positional": "rope"}, "even size"),
+                          ({"init_std": -1}, "init_std")):
+        nodes = {"lm": ("CausalLMModel", dict(SMALL, **changes)), "save": ("ModelSaver", {})}
+        result = snug.json("plan", snug.write("g.json", graph(nodes, [("lm", "model", "save", "model")])))
+        assert result.rc == 1 and word in result.doc["error"]["message"], (changes, result)
+        assert result.doc["error"]["node_id"] == "lm", result
+
+
+def pretrained(save, **params):
+    return graph({"lm": ("snug:PretrainedLM", params), "save": ("ModelSaver", save)}, [("lm", "model", "save", "model")])
+
+
+# ids: N4
+def test_pretrained_saved_back(snug):
+    """A folder beside the graph, or in the models folder, comes back the same; other forms load elsewhere."""
+    torch = need_torch()
+    import hf_make
+    config, state = hf_make.make(os.path.join(snug.dir, "tiny"), "qwen2", dtype="bfloat16", shards=2)
+    save = {"format": "huggingface", "path": "out/tiny"}
+    result = snug.json("run", snug.write("g.json", pretrained(save, path="tiny")))
+    assert result.rc == 0, result
+    to = os.path.join(snug.home, "models", "out", "tiny")
+    assert result.doc["results"]["save"]["path"] == to
+    before, after = hf_make.read_folder(os.path.join(snug.dir, "tiny")), hf_make.read_folder(to)
+    assert set(before) == set(after) and all(torch.equal(after[n], t) for n, t in before.items())
+    assert open(os.path.join(to, "config.json")).read() == open(os.path.join(snug.dir, "tiny", "config.json")).read()
+    # From the models folder, into another type and several files.
+    save = {"format": "huggingface", "path": "half", "max_shard_size": "20KB"}
+    result = snug.json("run", snug.write("g.json", pretrained(save, path="out/tiny", dtype="float16")))
+    assert result.rc == 0, result
+    half = hf_make.read_folder(os.path.join(snug.home, "models", "half"))
+    assert all(torch.equal(half[n], t.half()) for n, t in state.items())
+    assert os.path.exists(os.path.join(snug.home, "models", "half", "model.safetensors.index.json"))
+    result = snug.json("run", snug.write("g.json", pretrained({"path": "w.pt"}, path="tiny")))
+    flat = torch.load(os.path.join(snug.home, "models", "w.pt"))
+    assert torch.equal(flat["model.norm.weight"], state["model.norm.weight"]) and "lm_head.weight" in flat
+    other = graph({"lm": ("CausalLMModel", SMALL), "save": ("ModelSaver", save)}, [("lm", "model", "save", "model")])
+    result = snug.json("plan", snug.write("g.json", other))
+    assert result.rc == 1 and "snug:PretrainedLM" in result.doc["error"]["message"], result
+    result = snug.json("plan", snug.write("g.json", pretrained(dict(save, max_shard_size="much"), path="tiny")))
+    assert result.rc == 1 and "max_shard_size" in result.doc["error"]["message"], result
+
+
+def attacks(torch, hf_make):
+    """(kind, what make() changes, what is done to the folder, words of the error)"""
+    llama, rope = dict(hf_make.LLAMA), {"rope_type": "yarn", "factor": 4.0}
+
+    def text(config):
+        return lambda d: open(os.path.join(d, "config.json"), "w").write(config)
+
+    def without(name):
+        return lambda d: os.remove(os.path.join(d, name))
+
+    def cut(name, n):
+        return lambda d: os.truncate(os.path.join(d, name), n)
+
+    def index(change):
+        def edit(d):
+            path = os.path.join(d, "model.safetensors.index.json")
+            doc = json.load(open(path))
+            change(doc)
+            json.dump(doc, open(path, "w"))
+        return edit
+
+    def first(doc, value):
+        doc["weight_map"][sorted(doc["weight_map"])[0]] = value
+
+    def tensors(change):
+        def edit(d):
+            found, _ = hf_make.read_safetensors(os.path.join(d, "model.safetensors"))
+            change(found)
+            hf_make.write_safetensors(os.path.join(d, "model.safetensors"), found)
+        return edit
+    key, nan = "model.layers.1.mlp.up_proj.weight", torch.full((32,), float("nan"))
+    nothing = lambda d: None  # noqa: E731
+    return [
+        ("llama", {}, text("{"), "config.json"), ("llama", {}, text(""), "config.json"),
+        ("llama", {}, text("[1]"), "not a JSON object"), ("llama", {}, text("{}"), "model_type"),
+        ("llama", {}, text("[" * 100000), "config.json"), ("llama", {}, without("config.json"), "config.json"),
+        ("llama", {}, text('{"model_type":"llama","model_type":"gpt2"}'), "config.json"),
+        ("llama", {"hidden_size": -32}, nothing, "hidden_size"),
+        ("llama", {"hidden_size": 32.5}, nothing, "hidden_size"),
+        ("llama", {"hidden_size": "32"}, nothing, "hidden_size"),
+        ("llama", {"hidden_size": 10 ** 18}, nothing, "hidden_size"),
+        ("llama", {"num_hidden_layers": 10 ** 9, "make_layers": 2}, nothing, "layers"),
+        ("llama", {"vocab_size": 2 ** 31 - 1, "make_vocab": 97}, nothing, "embed_tokens"),
+        ("llama", {"num_attention_heads": 0, "make_heads": 4}, nothing, "num_attention_heads"),
+        ("llama", {"num_key_value_heads": 3}, nothing, "kv_heads"),
+        ("llama", {"rms_norm_eps": -1}, nothing, "rms_norm_eps"), ("llama", {"rms_norm_eps": "1e-6"}, nothing, "rms_norm_eps"),
+        ("llama", {"hidden_act": "swiglu"}, nothing, "swiglu"), ("llama", {"rope_scaling": rope}, nothing, "yarn"),
+        ("llama", {"rope_scaling": 5}, nothing, "rope_scaling"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, nothing, "low_freq_factor"),
+        ("llama", {"num_local_experts": 8}, nothing, "num_local_experts"),
+        ("llama", {"quantization_config": {"bits": 4}}, nothing, "quantization_config"),
+        ("llama", {"architectures": ["LlamaForSequenceClassification"]}, nothing, "LlamaForSequenceClassification"),
+        ("llama", {"intermediate_size": 57, "make_ff": 56}, nothing, "mlp.gate_proj.weight"),
+        ("llama", {"model_type": "mixtral", "make_type": "llama"}, nothing, "mixtral"),
+        ("bert", {"position_embedding_type": "relative_key"}, nothing, "position_embedding_type"),
+        ("gpt2", {"embd_pdrop": 1.5}, nothing, "embd_pdrop"),
+        ("llama", {}, without("model.safetensors"), "no weights"),
+        ("llama", {}, cut("model.safetensors", 100), "model.safetensors"),
+        ("llama", {}, cut("model.safetensors", 5000), "model.safetensors"),
+        ("llama", {}, tensors(lambda t: t.pop(key)), key),
+        ("llama", {}, tensors(lambda t: t.update({key: t[key].T.contiguous()})), key),
+        ("llama", {}, tensors(lambda t: t.update({key: t[key].to(torch.int8)})), "I8"),
+        ("llama", {}, tensors(lambda t: t.update({key: t[key].to(torch.int64)})), "int64"),
+        ("llama", {}, tensors(lambda t: t.update({"model.extra.weight": t[key]})), "model.extra.weight"),
+        ("llama", {}, tensors(lambda t: t.update({"model.norm.weight": nan})), "model.norm.weight"),
+        ("llama", {"shards": 3}, without("model-00002-of-00003.safetensors"), "model-00002-of-00003"),
+        ("llama", {"shards": 3}, index(lambda d: first(d, "../secret.safetensors")), "in no file"),
+        ("llama", {"shards": 3}, index(lambda d: first(d, "/etc/passwd")), "in no file"),
+        ("llama", {"shards": 3}, index(lambda d: first(d, 7)), "in no file"),
+        ("llama", {"shards": 3}, index(lambda d: first(d, "model-00002-of-00003.safetensors")), "holds no tensor"),
+        ("llama", {"shards": 3}, index(lambda d: d.update(weight_map=[])), "weight_map"),
+        ("llama", {"form": "bin"}, cut("pytorch_model.bin", 3000), "pytorch_model.bin"),
+    ]
+
+
+# ids: H4 N4
+def test_folders_attacked(snug):
+    torch = need_torch()
+    import hf_make
+    names = {"layers": "num_hidden_layers", "vocab": "vocab_size", "heads": "num_attention_heads",
+             "ff": "intermediate_size", "type": "model_type"}
+    folder = os.path.join(snug.dir, "m")
+    for kind, changes, damage, words in attacks(torch, hf_make):
+        shutil.rmtree(folder, ignore_errors=True)
+        # make_x: the weights have this size, and the config says what `changes` says.
+        honest = {names[k[5:]]: v for k, v in changes.items() if k.startswith("make_")}
+        said = {k: v for k, v in changes.items() if not k.startswith("make_")}
+        try:
+            config, _ = hf_make.make(folder, kind, **dict(said, **honest))
+        except (RuntimeError, TypeError, ValueError, ZeroDivisionError, AttributeError, KeyError):
+            config, _ = hf_make.make(folder, kind)
+        config.update({k: v for k, v in said.items() if k not in ("shards", "form")})
+        with open(os.path.join(folder, "config.json"), "w") as out:
+            json.dump(config, out)
+        damage(folder)
+        result = snug.json("run", snug.write("g.json", pretrained({}, path="m")), timeout=20)
+        error = result.doc["error"]
+        text = "" if result.rc == 0 else " ".join(error[k] or "" for k in ("message", "hint", "detail"))
+        assert result.rc == 1 and words in text, (kind, changes, words, result)
+        assert error["node_id"] in ("lm", "save"), result
