@@ -472,8 +472,11 @@ int exec_first_nonfinite(struct exec *x, int index, struct err *e)
     int found = IR_NONE;
     for (int i = 0; i < (int)program->ir->ops.n && found == IR_NONE; i++) {
         const struct ir_op *op = &program->ir->ops.data[i];
-        if (op->phase == PHASE_UPDATE)
-            break;
+        if (op->phase == PHASE_UPDATE) { /* they may lie within the backward pass */
+            if (dynamic)
+                end_dynamic(x, program, i);
+            continue;
+        }
         if ((dynamic && begin_dynamic(x, program, i, e) != ST_OK) ||
             run_call(x, program, i, e) != ST_OK)
             break;

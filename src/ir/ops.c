@@ -24,6 +24,7 @@
 #define grad_loss_grad NULL
 #define grad_accumulate NULL
 #define grad_grad_check NULL
+#define grad_grad_join NULL
 #define grad_optimizer NULL
 #define grad_update_ratio NULL
 #define grad_copy_into NULL
@@ -39,6 +40,7 @@
 #define cost_cast cost_moves
 #define cost_fill cost_moves
 #define cost_copy_into cost_moves
+#define cost_grad_join cost_moves
 
 enum {
     VIEW = OPF_VIEW,

@@ -83,13 +83,40 @@ static void step(
     (void)ir_emit(p, OP_OPTIMIZER, in, n, &attr);
 }
 
+static int hyper_input(struct ir_program *p, const struct update_options *o)
+{
+    int64_t controls = o->optim.stochastic ? 5 : o->cycles_momentum ? 3 : 2;
+    return ir_input(p, "hyper", DT_F64, SHAPE(controls));
+}
+
+/* Each parameter by its own check, joined for the host: nothing waits for the whole gradient. */
+static void update_each(
+    struct ir_program *p, const struct update_options *o, const int *grads,
+    const struct update_vars *u)
+{
+    int *ctl = mem_alloc((u->n + 1) * sizeof *ctl), n = 0;
+    int hyper = hyper_input(p, o);
+    int scale = ir_input(p, "loss_scale", DT_F32, shape_scalar());
+    union op_attr attr = {.check = {.max_norm = 0}};
+    for (size_t v = 0; v < u->n; v++) {
+        if (grads[v] == IR_NONE)
+            continue;
+        int in[2] = {scale, grads[v]};
+        p->node = p->vars->list.data[v].node;
+        ctl[n] = ir_emit(p, OP_GRAD_CHECK, in, 2, &attr);
+        step(p, o, u, (int)v, grads[v], hyper, ctl[n++]);
+    }
+    p->node = IR_NONE;
+    ir_output(p, ir_emit(p, OP_GRAD_JOIN, ctl, n, NULL), "ctl");
+    mem_free(ctl);
+}
+
 static void update_all(
     struct ir_program *p, const struct update_options *o, const int *grads,
     const struct update_vars *u)
 {
     int *in = mem_alloc((2 * u->n + 4) * sizeof *in), n = 0;
-    int64_t controls = o->optim.stochastic ? 5 : o->cycles_momentum ? 3 : 2;
-    int hyper = ir_input(p, "hyper", DT_F64, SHAPE(controls));
+    int hyper = hyper_input(p, o);
     in[n++] = ir_input(p, "loss_scale", DT_F32, shape_scalar());
     for (size_t v = 0; v < u->n; v++)
         if (grads[v] != IR_NONE)
@@ -132,9 +159,14 @@ enum status pass_update(
         ir_value_at(p, ir_storage(p, grad_of_var[v]))->category = CATEGORY_GRADIENTS;
         grads[v] = collect(p, o, u, (int)v, grad_of_var[v]);
     }
-    if (any && (o->window == WINDOW_ONLY || o->window == WINDOW_LAST))
+    bool updates = any && (o->window == WINDOW_ONLY || o->window == WINDOW_LAST);
+    ASSERT(!o->early || (o->window == WINDOW_ONLY && o->max_norm == 0 && !o->log_update_ratio));
+    if (updates && o->early)
+        update_each(p, o, grads, u);
+    else if (updates)
         update_all(p, o, grads, u);
     mem_free(grads);
     p->node = IR_NONE;
-    return ir_status(p, e);
+    TRY(ir_status(p, e));
+    return o->early ? update_early(p, e) : ST_OK;
 }

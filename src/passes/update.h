@@ -27,6 +27,8 @@ struct update_options {
     bool allow_nonfinite; /* a gradient scaler is on: skip, do not fail */
     bool log_update_ratio;
     bool cycles_momentum; /* hyper has a third element: ops.def */
+    bool early;           /* each parameter as soon as its gradient is there (L5). Window ONLY, no
+                             clipping, no scaler, no update ratio: they need the whole gradient */
 };
 
 /* Variables of the update, by parameter variable: accumulator and optimizer state. */
@@ -47,5 +49,10 @@ void update_vars_release(struct update_vars *u);
 enum status pass_update(
     struct ir_program *p, const struct update_options *o, const int *grad_of_var,
     const struct update_vars *u, struct err *e) NODISCARD;
+
+/* Moves every operator of the update to the earliest place it can have: after what it reads, and
+ * after the last operator that reads what it replaces (a tied weight waits for its last use). So a
+ * gradient is freed as soon as its parameter is updated. pass_update calls it. */
+enum status update_early(struct ir_program *p, struct err *e) NODISCARD;
 
 #endif

@@ -6,6 +6,7 @@
 #include "ir/build.h"
 #include "passes/passes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -325,4 +326,114 @@ TEST(
         CHECK_EQ(count_again(&n, OP_GEMM), count == BLOCKS ? BLOCKS - 1 : count);
         net_close(&n);
     }
+}
+
+/* ---- the update in the backward pass ---- */
+
+static int64_t category_peak(struct trial *t, enum category c)
+{
+    return exec_report(train_exec(t->train))->by_category[c];
+}
+
+TEST(update_in_backward, "L5 L2: the same bits, several optimizers; gradients are freed one by one")
+{
+    static const char *const optims[] = {
+        "{'type':'AdamW','lr':0.01}", "{'type':'SGD','lr':0.1,'momentum':0.9}",
+        "{'type':'NAdam','lr':0.01}"};
+    for (int i = 0; i < 6; i++) {
+        struct trial_setup s = i % 2 ? deep_cnn(12, 4) : deep(48, 16);
+        struct trial off, on;
+        s.optim = optims[i / 2];
+        s.config.precision = i == 2 ? PRECISION_BF16 : PRECISION_FP32;
+        s.config.log_grad_norm = true;
+        if (i > 3)
+            s.config.levers.checkpointing = CHECKPOINT_BLOCKS;
+        int64_t peak = run_peak(&off, &s);
+        s.config.levers.update_in_backward = true;
+        int64_t lower = run_peak(&on, &s);
+        trial_check_same(&off, &on);
+        CHECK_NEAR(off.train->last_norm, on.train->last_norm, off.train->last_norm * 1e-6);
+        if (i % 2 == 0) {
+            CHECK(lower < peak);
+            CHECK(
+                category_peak(&on, CATEGORY_GRADIENTS) * 3 <
+                category_peak(&off, CATEGORY_GRADIENTS));
+        }
+        trial_close(&off);
+        trial_close(&on);
+    }
+}
+
+TEST(update_refused, "L5: what needs the whole gradient is refused, and both parameters are named")
+{
+    const char *const named[] = {
+        "grad_clip_norm", "fp16", "bf16_scaler", "accumulate_steps", "log_update_ratio"};
+    for (int i = 0; i < 5; i++) {
+        struct trial_setup s = deep(48, 16);
+        struct trial t;
+        struct err e = {0};
+        s.config.levers.update_in_backward = true;
+        s.config.max_norm = i == 0;
+        s.config.precision = i == 1 ? PRECISION_FP16 : i == 2 ? PRECISION_BF16 : PRECISION_FP32;
+        s.config.bf16_scaler = i == 2;
+        s.config.accumulate = i == 3 ? 2 : 1;
+        s.config.log_update_ratio = i == 4;
+        CHECK_EQ(trial_plan(&t, &s, &e), ST_INVALID);
+        CHECK(strstr(e.text, "update_in_backward") && strstr(e.text, named[i]));
+    }
+}
+
+TEST(update_nan, "L5 P10: a NaN is still found in the node that made it, and ends the run")
+{
+    static float x[48 * 6];
+    struct trial_setup s = deep(48, 16);
+    struct trial t;
+    struct err e = {0};
+    for (int i = 0; i < 48 * 6; i++)
+        x[i] = (float)i / 288;
+    s.train.x = x;
+    s.config.levers.update_in_backward = true;
+    trial_open(&t, &s);
+    trial_var(&t, "layers.l3.bias")[1] = NAN;
+    CHECK_EQ(trial_go(&t, &e), ST_FAILED);
+    CHECK_STR(e.node, "model/l3");
+    trial_close(&t);
+}
+
+TEST(update_tied, "L5: a weight with two uses is updated after the last of them")
+{
+    struct net n;
+    struct err e = {0};
+    struct update_vars u;
+    struct update_options o = {.optim = {.kind = OPTIM_SGD}, .early = true};
+    int grads[2], uses = 0, update = IR_NONE, last = IR_NONE;
+    net_begin(&n);
+    n.p->phase = PHASE_FORWARD;
+    int x = ir_input(n.p, "x", DT_F32, SHAPE(8, 16));
+    int w = weight(&n, "w", SHAPE(16, 16), true), v = weight(&n, "v", SHAPE(16, 16), true);
+    int y = ir_unary(n.p, OP_TANH, ir_linear(n.p, x, w, IR_NONE));
+    y = ir_unary(n.p, OP_TANH, ir_linear(n.p, y, v, IR_NONE));
+    y = ir_linear(n.p, y, ir_transpose(n.p, w, 0, 1), IR_NONE);
+    int loss = ir_mean(n.p, ir_binary(n.p, OP_MUL, y, y), 3, false);
+    ir_output(n.p, loss, "loss");
+    ir_backward(n.p, loss, ir_input(n.p, "seed", DT_F32, shape_scalar()), grads);
+    update_vars_make(&n.vars, &o.optim, false, grads, 2, &u);
+    CHECK_OK(pass_update(n.p, &o, grads, &u, &e), &e);
+    CHECK_OK(ir_verify(n.p, &e), &e);
+    for (int i = 0; i < (int)n.p->ops.n; i++) {
+        const struct ir_op *op = &n.p->ops.data[i];
+        if (op->code == OP_OPTIMIZER && op->in[0] == w)
+            update = i;
+        if (op->code == OP_OPTIMIZER && op->in[0] == v)
+            CHECK(update == IR_NONE); /* v is done before w, whose first use is still to come */
+        for (int k = 0; k < op->n_in && op->code == OP_GEMM; k++)
+            if (ir_storage(n.p, op->in[k]) == w) {
+                uses++;
+                last = i;
+            }
+    }
+    CHECK_EQ(uses, 3); /* two forward, one backward: x needs no gradient */
+    CHECK(update > last);
+    update_vars_release(&u);
+    net_close(&n);
 }

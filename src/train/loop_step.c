@@ -137,8 +137,11 @@ static enum status not_finite(struct train *t, int index, struct err *e)
         err_node(e, node, ir_op_row(o->code)->name);
     }
     err_hint(
-        e, "lower the learning rate, set grad_clip_norm, look for NaN in the data; the weights are "
-           "those before this update");
+        e, "lower the learning rate, %slook for NaN in the data; %s",
+        t->c.levers.update_in_backward ? "" : "set grad_clip_norm, ",
+        t->c.levers.update_in_backward
+            ? "with update_in_backward, weights whose own gradient was finite are updated already"
+            : "the weights are those before this update");
     return ST_FAILED;
 }
 

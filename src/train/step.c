@@ -232,7 +232,8 @@ static enum status build_train(
         .max_norm = c->max_norm,
         .allow_nonfinite = c->scaler,
         .log_update_ratio = c->log_update_ratio,
-        .cycles_momentum = c->cycles_momentum};
+        .cycles_momentum = c->cycles_momentum,
+        .early = c->levers.update_in_backward};
     TRY_OUT(pass_update(p, &o, grads, &set->update, e));
     dump(d, p, PASS_UPDATE);
     TRY_OUT(lower(p, d, e));

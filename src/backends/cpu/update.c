@@ -105,6 +105,25 @@ static enum status grad_check(const struct kernel_args *a, struct err *e)
     return ST_OK;
 }
 
+/* Checks of single gradients to one of all of them: the norm of their norms, skip if any skips. */
+static enum status grad_join(const struct kernel_args *a, struct err *e)
+{
+    (void)e;
+    const float *first = a->in[0].data;
+    float *ctl = a->out[0].data, skip = 0;
+    double squares = 0;
+    for (int i = 0; i < a->n_in; i++) {
+        const float *c = a->in[i].data;
+        squares += (double)c[3] * (double)c[3];
+        skip = c[2] != 0 ? 1 : skip;
+    }
+    ctl[0] = first[0];
+    ctl[1] = 1;
+    ctl[2] = skip;
+    ctl[3] = (float)sqrt(squares);
+    return ST_OK;
+}
+
 /* hyper ctl (param grad)...: norm of rate times gradient over norm of the parameters, all of them
  * together; 0 when nothing is updated or all parameters are 0. */
 static enum status update_ratio(const struct kernel_args *a, struct err *e)
@@ -122,9 +141,11 @@ static enum status update_ratio(const struct kernel_args *a, struct err *e)
     return ST_OK;
 }
 
-extern const struct kernel kernel_accumulate, kernel_grad_check, kernel_update_ratio;
+extern const struct kernel kernel_accumulate, kernel_grad_check, kernel_grad_join,
+    kernel_update_ratio;
 const struct kernel kernel_accumulate = {.run = accumulate, .name = "accumulate"};
 const struct kernel kernel_grad_check = {
     .prepare = prepare, .run = grad_check, .name = "gradient check"};
+const struct kernel kernel_grad_join = {.run = grad_join, .name = "gradient checks joined"};
 const struct kernel kernel_update_ratio = {
     .prepare = prepare, .run = update_ratio, .name = "update ratio"};

@@ -39,6 +39,19 @@ enum status shape_grad_check(
     return ST_OK;
 }
 
+enum status shape_grad_join(
+    const struct ir_program *p, const struct ir_op *op, struct ir_shape_out *out, int *n_out,
+    struct err *e)
+{
+    (void)n_out;
+    for (int i = 0; i < op->n_in; i++)
+        if (op_in(p, op, i)->dtype != DT_F32 || shape_count(&op_in(p, op, i)->shape) != 4)
+            return err_set(e, ST_INVALID, "operand %d is not the float32[4] of grad_check", i);
+    out->dtype = DT_F32;
+    out->shape = SHAPE(4);
+    return ST_OK;
+}
+
 static enum status
 controls_check(const struct ir_value *hyper, const struct ir_value *ctl, struct err *e)
 {
