@@ -163,6 +163,17 @@ static enum status read_value(struct args *a, enum option_id id, const char *tex
     return ST_OK;
 }
 
+/* The argument after argv[*i] is the option's value. */
+static enum status
+take_value(int argc, char *const *argv, int *i, struct args *a, enum option_id id, struct err *e)
+{
+    if (*i + 1 >= argc)
+        return err_set(
+            e, ST_USAGE, "--%s needs a value: --%s %s", options[id].name, options[id].name,
+            options[id].value);
+    return read_value(a, id, argv[++*i], e);
+}
+
 /* argv[*i] starts with "--": reads it, and the next one where that is its value. */
 static enum status read_option(int argc, char *const *argv, int *i, struct args *a, struct err *e)
 {
@@ -179,11 +190,7 @@ static enum status read_option(int argc, char *const *argv, int *i, struct args 
     }
     if (equals)
         return read_value(a, id, equals + 1, e);
-    if (*i + 1 >= argc)
-        return err_set(
-            e, ST_USAGE, "--%s needs a value: --%s %s", options[id].name, options[id].name,
-            options[id].value);
-    return read_value(a, id, argv[++*i], e);
+    return take_value(argc, argv, i, a, id, e);
 }
 
 /* ---- the line ---- */
@@ -228,10 +235,7 @@ static enum status read_rest(int argc, char *const *argv, struct args *a, struct
         } else if (strcmp(argv[i], "-h") == 0) {
             a->help = true;
         } else if (strcmp(argv[i], "-o") == 0 && takes(a->command, OPTION_OUTPUT)) {
-            if (i + 1 >= argc)
-                return err_set(
-                    e, ST_USAGE, "-o needs a value: -o %s", options[OPTION_OUTPUT].value);
-            TRY(read_value(a, OPTION_OUTPUT, argv[++i], e));
+            TRY(take_value(argc, argv, &i, a, OPTION_OUTPUT, e));
         } else if (argv[i][1] == '-') {
             TRY(read_option(argc, argv, &i, a, e));
         } else {

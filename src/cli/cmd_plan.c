@@ -34,9 +34,22 @@ static enum status check_pass(const char *name, struct err *e)
     return ST_USAGE;
 }
 
+/* What only --problem understands. */
+static enum status check_graph_options(const struct args *a, struct err *e)
+{
+    if (a->option[OPTION_CAPACITY].given || a->option[OPTION_OUTPUT].given)
+        return err_set(
+            e, ST_USAGE, "--%s goes with --problem",
+            a->option[OPTION_CAPACITY].given ? "capacity" : "output");
+    return ST_OK;
+}
+
 static enum status make_plan(const struct args *a, struct planning *p, struct err *e)
 {
     struct run_options o = run_options_of(a);
+    if (a->n_arguments == 0)
+        return err_set(e, ST_USAGE, "`snug plan` needs GRAPH, or --problem FILE.csv");
+    TRY(check_graph_options(a, e));
     if (o.dump_after)
         TRY(check_pass(o.dump_after, e));
     TRY(graph_of(a, &p->graph, e));
@@ -88,6 +101,8 @@ static void text(const struct args *a, const struct planning *p, struct str *out
 
 int cmd_plan(const struct args *a)
 {
+    if (a->option[OPTION_PROBLEM].given)
+        return cmd_plan_problem(a);
     struct err e = {0};
     struct planning p = {0};
     struct str out;

@@ -16,4 +16,7 @@ struct run_options run_options_of(const struct args *a);
 /* graph_prepare with the command's GRAPH and --set. */
 enum status graph_of(const struct args *a, struct graph **out, struct err *e) NODISCARD;
 
+/* `snug plan --problem`. */
+int cmd_plan_problem(const struct args *a);
+
 #endif

@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT_MAX = 1 << 30 };
+enum { ALIGNMENT_MAX = 1 << 30, ITEMS_FEW = 24, HALVING_SHARE = 8 };
 #define TOTAL_MAX_BYTES ((int64_t)1 << 62)
 #define WORK_IMPROVE_MAX 8000000
 #define WORK_EXACT_DEFAULT 100000000
+#define WORK_FEW_MAX 1000000
 
 static int64_t alignment_of(const struct mem_plan_buffer *b)
 {
@@ -319,28 +320,43 @@ try_exact(struct work *w, int64_t capacity, int64_t work_max, int64_t *work)
     return r;
 }
 
-/* Half of the work goes to the goal itself (all of it where only the goal counts); the rest to
- * peaks between what is thought impossible and the best, halving the distance. */
-static void exact(struct work *w, int64_t work_max, bool goal_only)
+/* One round: the least peak that is not proved impossible gets `steps`. Then the distance between
+ * what could not be reached and the best is halved, with fewer steps, until it is within `slack`.
+ */
+static void exact_round(
+    struct work *w, int64_t slack, int64_t steps, int64_t work_max, int64_t *work,
+    int64_t *impossible)
 {
-    int64_t work = 0, low = w->goal_bytes;
-    if (try_exact(w, w->goal_bytes, goal_only ? work_max : work_max / 2, &work) == EXACT_FITS)
-        return;
-    while (!goal_only && w->peak_best - low > w->bound_bytes / 200 && work < work_max) {
-        int64_t middle = low + (w->peak_best - low) / 2;
-        if (middle == low)
+    int64_t low = *impossible, target = low + 1;
+    while (target > low && target < w->peak_best && *work < work_max) {
+        int64_t left = work_max - *work;
+        enum exact_result r = try_exact(w, target, steps < left ? steps : left, work);
+        steps = target == *impossible + 1 ? steps / HALVING_SHARE + 1 : steps;
+        low = r == EXACT_FITS ? low : target;
+        *impossible = r == EXACT_CANNOT ? target : *impossible;
+        if (w->peak_best - 1 - low <= slack)
             return;
-        if (try_exact(w, middle, (work_max - work) / 3 + 1, &work) != EXACT_FITS)
-            low = middle;
+        target = low + (w->peak_best - low) / 2;
     }
 }
 
-/* Searches go on only while the peak is more than 0.5% above the bound; a capacity is met or not.
- */
-static bool good_enough(const struct work *w, bool capacity)
+/* Rounds of growing length; true when the best is within `slack` of what is possible. */
+static bool exact(struct work *w, int64_t slack, int64_t work_max)
 {
-    int64_t slack = capacity ? 0 : w->bound_bytes / 200;
-    return w->peak_best - w->goal_bytes <= slack;
+    int64_t work = 0, impossible = w->goal_bytes - 1;
+    int64_t steps = work_max / 32 + 1;
+    while (work < work_max) {
+        exact_round(w, slack, steps, work_max, &work, &impossible);
+        if (w->peak_best - 1 - impossible <= slack)
+            return true;
+        steps = steps < work_max ? 4 * steps : steps;
+    }
+    return false;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 static void search(struct work *w, const struct mem_plan_options *o)
@@ -350,10 +366,19 @@ static void search(struct work *w, const struct mem_plan_options *o)
     w->goal_bytes = capacity ? o->capacity_bytes : w->bound_bytes;
     for (int s = 0; s < STRATEGIES && w->peak_best > w->goal_bytes; s++)
         try_strategy(w, (enum mem_plan_strategy)s);
-    if (work_max > 0 && !good_enough(w, capacity))
-        improve(w, work_max < WORK_IMPROVE_MAX ? work_max : WORK_IMPROVE_MAX, o ? o->seed : 0);
-    if (work_max > 0 && !good_enough(w, capacity))
-        exact(w, work_max, capacity);
+    int64_t slack = capacity || (o && o->optimum) ? 0 : w->bound_bytes / 200;
+    if (work_max <= 0 || w->peak_best - w->goal_bytes <= slack)
+        return;
+    if (w->n <= ITEMS_FEW && exact(w, slack, least(work_max, WORK_FEW_MAX)))
+        return; /* few items: a proof is quicker than the other search */
+    improve(w, least(work_max, WORK_IMPROVE_MAX), o ? o->seed : 0);
+    if (w->peak_best - w->goal_bytes <= slack)
+        return;
+    int64_t work = 0;
+    if (capacity)
+        (void)try_exact(w, w->goal_bytes, work_max, &work);
+    else
+        (void)exact(w, slack, work_max);
 }
 
 enum status mem_plan_make(

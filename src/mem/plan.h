@@ -45,6 +45,7 @@ struct mem_plan_options {
     int64_t work_max;
     /* > 0: a peak of at most this is good enough, and searches for nothing else: "does it fit?" */
     int64_t capacity_bytes;
+    bool optimum; /* go on searching as long as the peak is above the bound at all */
     uint64_t seed;
 };
 

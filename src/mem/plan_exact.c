@@ -182,15 +182,17 @@ enum exact_result plan_exact(
     int64_t *work, int64_t *offset_bytes)
 {
     static const char *const orders[] = {"TAW", "WAT", "TWA", "AWT", "HTA", "ZWT", "HWA", "TZW"};
-    static const enum exact_rule rules[] = {
-        RULE_HEAVY, RULE_TIGHT, RULE_HEAVY, RULE_LOCAL, RULE_RANK};
+    static const enum exact_rule rules[] = {RULE_HEAVY, RULE_TIGHT, RULE_HEAVY, RULE_HEAVY,
+                                            RULE_RANK,  RULE_HEAVY, RULE_LOCAL};
     enum { ORDERS = sizeof orders / sizeof *orders, RULES = sizeof rules / sizeof *rules };
     struct exact x;
     enum exact_result r = EXACT_LIMIT;
     init(&x, items, n);
     x.order.capacity = floor((double)(capacity_bytes / x.unit));
-    bool can = manageable(&x);
     int64_t end = *work + work_max;
+    bool can = manageable(&x);
+    if (!can)
+        *work = end;
     for (int64_t round = 0; can && r == EXACT_LIMIT && *work < end; round++) {
         int64_t steps = STEPS_FIRST * luby(round / ORDERS + 1);
         rank_items(&x, orders[round % ORDERS], round < 2 * ORDERS ? 0 : NOISE);
