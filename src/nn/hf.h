@@ -45,7 +45,7 @@ struct hf_save_options {
     bool retype; /* all weights in `dtype`; else each as it was in the file */
     enum dtype dtype;
     int64_t shard_bytes;
-    const void *(*data)(int var, void *ctx); /* the variable's values, of its dtype */
+    const void *(*data)(int var, enum dtype *type, void *ctx); /* the variable's values */
     void *ctx;
 };
 enum status hf_save(

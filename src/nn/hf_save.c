@@ -37,13 +37,15 @@ static void list_make(
             continue;
         const struct ir_var *v = &m->vars->list.data[t->var];
         struct safetensor *x = &s->list[s->n++];
+        enum dtype held = v->dtype;
+        const void *data = o->data(t->var, &held, o->ctx);
         *x = (struct safetensor){
             .name = t->name,
             .type = o->retype ? o->dtype : t->entry->type,
             .rank = v->shape.rank,
-            .data = o->data(t->var, o->ctx),
+            .data = data,
             .converted = true,
-            .held = v->dtype};
+            .held = held};
         memcpy(x->shape, v->shape.dim, sizeof *v->shape.dim * (size_t)v->shape.rank);
         s->bytes += bytes_of(x);
     }

@@ -45,8 +45,7 @@ ensure_home(struct run *r, const struct graph_node *n, struct flow_model *m, str
         return ST_OK;
     struct exec *x;
     TRY(flow_model_exec(r, n, m, NULL, 0, &x, e));
-    m->home = x;
-    m->owns_home = true;
+    flow_model_home(m, x, true);
     if (!r->planning)
         run_measured(r, exec_peak_measured(x));
     return ST_OK;
@@ -59,10 +58,11 @@ static enum status write_pt(struct flow_model *m, const char *path, struct err *
     struct pt_value *root = pt_dict(&a, PT_DICT_ORDERED);
     for (int i = 0; i < model_state_count(m->model); i++) {
         int var = model_state_var(m->model, i);
-        const struct ir_var *v = &m->vars.list.data[var];
+        int exact = fill_exact(&m->vars, var, m->home_vars);
+        const struct ir_var *v = &m->vars.list.data[exact];
         pt_put(
-            &a, root, v->name,
-            pt_tensor_of(&a, v->dtype, v->shape.dim, v->shape.rank, exec_var(m->home, var)));
+            &a, root, m->vars.list.data[var].name,
+            pt_tensor_of(&a, v->dtype, v->shape.dim, v->shape.rank, exec_var(m->home, exact)));
     }
     weights_put_aliases(&a, root, m->model, &m->vars);
     enum status st = ptfile_write(path, root, e);
@@ -76,12 +76,13 @@ static enum status write_safetensors(struct flow_model *m, const char *path, str
     struct safetensor *list = mem_alloc(((size_t)n + 1) * sizeof *list);
     for (int i = 0; i < n; i++) {
         int var = model_state_var(m->model, i);
-        const struct ir_var *v = &m->vars.list.data[var];
+        int exact = fill_exact(&m->vars, var, m->home_vars);
+        const struct ir_var *v = &m->vars.list.data[exact];
         list[i] = (struct safetensor){
-            .name = v->name,
+            .name = m->vars.list.data[var].name,
             .type = v->dtype,
             .rank = v->shape.rank,
-            .data = exec_var(m->home, var)};
+            .data = exec_var(m->home, exact)};
         memcpy(list[i].shape, v->shape.dim, sizeof *v->shape.dim * (size_t)v->shape.rank);
     }
     struct safetensors_meta meta = {"format", "pt"};
@@ -90,10 +91,12 @@ static enum status write_safetensors(struct flow_model *m, const char *path, str
     return st;
 }
 
-static const void *home_values(int var, void *ctx)
+static const void *home_values(int var, enum dtype *type, void *ctx)
 {
     struct flow_model *m = ctx;
-    return exec_var(m->home, var);
+    int exact = fill_exact(&m->vars, var, m->home_vars);
+    *type = m->vars.list.data[exact].dtype;
+    return exec_var(m->home, exact);
 }
 
 /* Format huggingface: a folder like the one that the model came from. */

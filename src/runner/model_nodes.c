@@ -84,16 +84,12 @@ enum status flow_model_fill(int var, void *data, void *ctx, struct err *e)
     return ST_OK;
 }
 
-/* A second training loop takes the weights from where the first left them. */
-enum status flow_model_carry(int var, void *data, void *ctx, struct err *e)
+void flow_model_home(struct flow_model *m, struct exec *x, bool owned)
 {
-    struct fill_ctx *c = ctx;
-    (void)e;
-    const struct ir_var *v = &c->model->vars.list.data[var];
-    memcpy(
-        data, exec_var(c->model->home, var),
-        (size_t)(shape_count(&v->shape) * dtype_size(v->dtype)));
-    return ST_OK;
+    m->home = x;
+    m->owns_home = owned;
+    m->home_vars = m->vars.list.n;
+    m->home_dtype = fill_type(m->model, &m->vars);
 }
 
 /* Opens the model's files and checks that they fit; not strict: what does not match is said. */
@@ -160,8 +156,9 @@ enum status flow_model_refill(struct run *r, struct flow_model *m, struct err *e
     for (int i = 0; st == ST_OK && i < model_state_count(m->model); i++) {
         int var = model_state_var(m->model, i);
         const char *name = m->vars.list.data[var].name;
+        struct train_weights w = {.fill = flow_model_fill, .ctx = &c};
         if (tensorfile_find(c.files[m->loads.n - 1], name))
-            st = flow_model_fill(var, exec_var(m->home, var), &c, e);
+            st = fill_var(m->model, &m->vars, m->home, &w, var, e);
     }
     fill_end(&c);
     return st;

@@ -29,7 +29,9 @@ struct flow_model {
     struct ir_vars vars;
     struct model *model;
     struct exec *home; /* whose arena holds (planning: would hold) the variables; NULL: none yet */
-    bool owns_home;    /* home was made for an evaluation, not by a training loop */
+    size_t home_vars;  /* how many variables there were when it became the home */
+    enum dtype home_dtype; /* and the type of the weights */
+    bool owns_home;        /* home was made for an evaluation, not by a training loop */
     struct train *trained; /* the loop that trained it last: optimizer state for savers */
     const struct flow_optimizer *trained_by; /* the Optimizer node of that loop */
     VEC(const char *) loads;                 /* files to load, with `strict` */
@@ -208,8 +210,8 @@ enum status
 fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, struct err *e) NODISCARD;
 enum status
 flow_model_fill(int var, void *data, void *ctx, struct err *e) NODISCARD; /* ctx: struct fill_ctx */
-enum status
-flow_model_carry(int var, void *data, void *ctx, struct err *e) NODISCARD; /* from its home */
+/* x holds the model's weights from now on. */
+void flow_model_home(struct flow_model *m, struct exec *x, bool owned);
 void fill_end(struct fill_ctx *c);
 /* Loads the newest file into weights that are in an arena already. */
 enum status flow_model_refill(struct run *r, struct flow_model *m, struct err *e) NODISCARD;

@@ -304,7 +304,13 @@ static enum status start_training(
         TRY(flow_loader_open(r, val, e));
     TRY(fill_begin(&ctx, r, m, e));
     warn_range(r, graph_node_at(r->graph, node), &ctx, c->precision);
-    struct train_weights w = {m->home ? flow_model_carry : flow_model_fill, &ctx};
+    /* A second training loop takes the weights from where the first left them. */
+    struct train_weights w = {
+        .fill = flow_model_fill,
+        .ctx = &ctx,
+        .from = m->home,
+        .from_vars = m->home_vars,
+        .from_dtype = m->home_dtype};
     enum status st = train_start(t, train->open, val ? val->open : NULL, &w, e);
     fill_end(&ctx);
     struct flow f;
@@ -330,8 +336,7 @@ static void move_home(struct flow_model *m, struct train *t)
         exec_free(m->home);
     else if (m->home)
         exec_empty(m->home);
-    m->owns_home = false;
-    m->home = train_exec(t);
+    flow_model_home(m, train_exec(t), false);
     m->trained = t;
 }
 
@@ -436,10 +441,9 @@ enum status flow_model_exec(
     struct fill_ctx ctx;
     if (st == ST_OK && !lender) {
         st = fill_begin(&ctx, r, m, e);
-        for (int i = 0; st == ST_OK && i < model_state_count(m->model); i++) {
-            int var = model_state_var(m->model, i);
-            st = flow_model_fill(var, exec_var(*out, var), &ctx, e);
-        }
+        struct train_weights w = {.fill = flow_model_fill, .ctx = &ctx};
+        if (st == ST_OK)
+            st = fill_model(m->model, &m->vars, *out, &w, e);
         fill_end(&ctx);
     }
     if (st != ST_OK) {
@@ -457,8 +461,7 @@ static void leave_exec(struct run *r, struct flow_model *m, struct exec *x)
     if (!r->planning)
         run_measured(r, exec_peak_measured(x));
     if (!r->planning && !m->home) {
-        m->home = x;
-        m->owns_home = true;
+        flow_model_home(m, x, true);
         exec_trim(x);
     } else {
         exec_free(x);

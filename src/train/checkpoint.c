@@ -40,8 +40,9 @@
 
 static struct pt_value *tensor_of_var(struct train *t, struct arena *a, int var)
 {
-    const struct ir_var *v = &t->parts.vars->list.data[var];
-    return pt_tensor_of(a, v->dtype, v->shape.dim, v->shape.rank, exec_var(t->exec, var));
+    int exact = fill_exact(t->parts.vars, var, t->parts.vars->list.n);
+    const struct ir_var *v = &t->parts.vars->list.data[exact];
+    return pt_tensor_of(a, v->dtype, v->shape.dim, v->shape.rank, exec_var(t->exec, exact));
 }
 
 static struct pt_value *state_dict(struct train *t, struct arena *a, const int *copies)
@@ -68,7 +69,8 @@ static struct optim_tensor *list_state(struct train *t, struct arena *a, int *n)
         const struct ir_var *p = &t->parts.vars->list.data[var];
         struct optim_attr own = optim_attr_for(&t->optim.attr, &p->shape, p->dtype, p->name);
         /* Masters are the model's state_dict. */
-        for (int k = own.master; (size_t)var < t->steps.update.n && k < optim_state_count(&own); k++) {
+        for (int k = own.master; (size_t)var < t->steps.update.n && k < optim_state_count(&own);
+             k++) {
             int s = t->steps.update.state[var][k];
             if (s == IR_NONE)
                 continue;
@@ -81,9 +83,9 @@ static struct optim_tensor *list_state(struct train *t, struct arena *a, int *n)
                 v->shape,
                 exec_var(t->exec, s),
                 optim_state_name(&own, k),
-                v->dtype != DT_U8                        ? OPTIM_STATE_WHOLE
+                v->dtype != DT_U8                          ? OPTIM_STATE_WHOLE
                 : optim_state_signed(&own, k - own.master) ? OPTIM_STATE_SIGNED
-                                                         : OPTIM_STATE_POSITIVE};
+                                                           : OPTIM_STATE_POSITIVE};
         }
     }
     return list;
@@ -280,10 +282,15 @@ static enum status read_model(
     tensorfile_match_release(&match);
     for (int i = 0; i < n && st == ST_OK; i++) {
         int var = model_state_var(t->parts.model, i);
-        st = weights_read(
-            tensors, t->parts.model, t->parts.vars, var,
-            exec_var(t->exec, copies ? copies[i] : var), e);
+        int exact = copies ? copies[i] : fill_exact(t->parts.vars, var, t->parts.vars->list.n);
+        struct ir_var *v = &t->parts.vars->list.data[var];
+        enum dtype own = v->dtype;
+        v->dtype = t->parts.vars->list.data[exact].dtype; /* what is read into */
+        st = weights_read(tensors, t->parts.model, t->parts.vars, var, exec_var(t->exec, exact), e);
+        v->dtype = own;
     }
+    if (!copies)
+        fill_round(t->parts.model, t->parts.vars, t->exec);
     tensorfile_close(tensors);
     return st;
 }

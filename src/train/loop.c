@@ -87,7 +87,8 @@ static void fill_steps_config(struct train *t, const struct train_parts *parts)
 
 static struct scaler make_scaler(const struct train_config *c)
 {
-    if (c->precision == PRECISION_FP16 || (c->precision == PRECISION_BF16 && c->bf16_scaler))
+    if (c->precision == PRECISION_FP16 || c->levers.parameter_dtype == DT_F16 ||
+        (c->precision == PRECISION_BF16 && c->bf16_scaler))
         return scaler_new(
             c->scale_initial > 0 ? c->scale_initial : 65536.0, c->scale_fixed,
             c->scale_growth_interval > 0 ? c->scale_growth_interval : 2000);
@@ -266,6 +267,20 @@ int64_t train_effective_batch(const struct train *t)
     return __builtin_mul_overflow(t->c.accumulate, t->parts.train_batch, &n) ? INT64_MAX : n;
 }
 
+/* Case T22: an update below half a unit in the last place of a weight is lost. */
+static void warn_bare_weights(struct train *t)
+{
+    const struct levers *l = &t->c.levers;
+    if (l->parameter_dtype == DT_F32 || l->master_weights != MASTER_NONE)
+        return;
+    train_warn(
+        t, "master_weights",
+        "weights are %s without masters: an update smaller than about 1/%d of a weight is rounded "
+        "away, so small learning rates stop learning; master_weights stochastic keeps them at no "
+        "memory, float32 exactly",
+        dtype_name(l->parameter_dtype), l->parameter_dtype == DT_BF16 ? 512 : 4096);
+}
+
 /* A10: what accumulation does not do. */
 static void warn_batch_statistics(struct train *t)
 {
@@ -287,14 +302,12 @@ enum status train_start(
     t->val_loader = val;
     TRY(check_disk(t, e));
     TRY(exec_map(t->exec, e));
-    for (int i = 0; i < model_state_count(t->parts.model); i++) {
-        int var = model_state_var(t->parts.model, i);
-        TRY(w->fill(var, exec_var(t->exec, var), w->ctx, e));
-    }
+    TRY(fill_model(t->parts.model, t->parts.vars, t->exec, w, e));
     fill_state(t);
     fill_constants(t);
     window_state_make(t);
     warn_batch_statistics(t);
+    warn_bare_weights(t);
     if (val && t->steps_config.val_batches == 0)
         train_warn(
             t, "validation",
@@ -372,13 +385,17 @@ static void align_schedule(struct train *t)
 static void copy_state(struct train *t, bool to_best)
 {
     for (int i = 0; t->steps.best_var && i < model_state_count(t->parts.model); i++) {
-        int var = model_state_var(t->parts.model, i), best = t->steps.best_var[i];
+        int best = t->steps.best_var[i];
+        int var =
+            fill_exact(t->parts.vars, model_state_var(t->parts.model, i), t->parts.vars->list.n);
         const struct ir_var *v = &t->parts.vars->list.data[var];
         size_t bytes = (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
         memcpy(
             exec_var(t->exec, to_best ? best : var), exec_var(t->exec, to_best ? var : best),
             bytes);
     }
+    if (t->steps.best_var && !to_best)
+        fill_round(t->parts.model, t->parts.vars, t->exec);
 }
 
 /* ---- running ---- */

@@ -19,6 +19,7 @@
 #include "backends/exec.h"
 #include "data/loader.h"
 #include "train/early_stop.h"
+#include "train/fill.h"
 #include "train/scaler.h"
 #include "train/schedule.h"
 #include "train/step.h"
@@ -75,12 +76,6 @@ void train_free(struct train *t);
 struct exec *train_exec(struct train *t); /* owned by t */
 const struct step_set *train_steps(const struct train *t);
 
-/* Loads a variable's first value: initialisation, or a file. Called once per variable of the model.
- */
-struct train_weights {
-    enum status (*fill)(int var, void *data, void *ctx, struct err *e);
-    void *ctx;
-};
 enum status train_start(
     struct train *t, struct loader *train, struct loader *val, const struct train_weights *w,
     struct err *e) NODISCARD;

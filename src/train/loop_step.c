@@ -176,6 +176,11 @@ static void set_hyper(struct train *t, int index, int64_t present)
     if (hyper) {
         hyper[0] = t->last_lr = train_lr(t);
         hyper[1] = (double)(t->at.optimizer_steps + 1);
+        if (t->optim.attr.stochastic) {
+            hyper[2] = (double)NAN;
+            hyper[3] = (double)(t->c.seed & UINT32_MAX);
+            hyper[4] = (double)(t->c.seed >> 32);
+        }
         if (t->steps_config.cycles_momentum)
             (void)schedule_momentum(t->parts.schedule, &hyper[2]);
     }

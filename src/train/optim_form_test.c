@@ -166,3 +166,177 @@ TEST(
     trial_close(&half);
     trial_close(&rest);
 }
+
+/* ---- weights in 16 bits ---- */
+
+static struct trial_setup half(const char *optim, enum dtype t, enum master_weights masters)
+{
+    struct trial_setup s = wide(optim);
+    s.config.levers.parameter_dtype = t;
+    s.config.levers.master_weights = masters;
+    return s;
+}
+
+enum { WIDE_ALL = WIDE_BIG + WIDE_SMALL };
+
+TEST(
+    half_bytes, "P9 P9b P12: bytes a parameter: 2 and 2 of gradient; 12 with masters, 8 without; "
+                "accumulators are float32")
+{
+    for (int i = 0; i < 8; i++) {
+        enum master_weights masters = i & 1 ? MASTER_NONE : MASTER_F32;
+        struct trial_setup s =
+            half("{'type':'Adam','lr':0.003}", i & 2 ? DT_F16 : DT_BF16, masters);
+        struct trial t;
+        s.config.accumulate = i & 4 ? 2 : 1;
+        trial_open(&t, &s);
+        trial_run(&t);
+        CHECK_EQ(bytes_of(&t, CATEGORY_PARAMETERS), WIDE_ALL * 2);
+        CHECK_EQ(
+            bytes_of(&t, CATEGORY_OPTIMIZER_STATE), WIDE_ALL * (masters == MASTER_F32 ? 12 : 8));
+        CHECK_EQ(bytes_of(&t, CATEGORY_GRADIENTS), i & 4 ? WIDE_ALL * 4 : 0);
+        for (int k = 0; k < t.train->steps.n; k++) {
+            const struct ir_program *p = t.train->steps.programs[k];
+            for (size_t o = 0; o < p->ops.n; o++) {
+                const struct ir_op *op = &p->ops.data[o];
+                if (op->code == OP_OPTIMIZER && !(i & 4))
+                    CHECK(p->values.data[op->in[op->n_in - 3]].dtype != DT_F32);
+            }
+        }
+        CHECK_EQ(exec_peak_measured(train_exec(t.train)), exec_peak_planned(train_exec(t.train)));
+        trial_close(&t);
+    }
+}
+
+TEST(half_learns, "P9: with masters and with rounding by chance the loss is float32's within 5%")
+{
+    struct trial_setup s = wide("{'type':'Adam','lr':0.003}");
+    double want = last_loss(&s);
+    for (int i = 0; i < 4; i++) {
+        s = half(
+            "{'type':'Adam','lr':0.003}", i & 1 ? DT_F16 : DT_BF16,
+            i & 2 ? MASTER_STOCHASTIC : MASTER_F32);
+        double got = last_loss(&s);
+        if (!(fabs(got - want) < 0.05 * want))
+            test_fail(__FILE__, __LINE__, "form %d: loss %g, float32 %g", i, got, want);
+    }
+}
+
+/* The scalar after 100 updates of gradient 1 and rate 1e-3, from 1. */
+static double after_small_steps(enum master_weights masters, double *master, bool *warned)
+{
+    static float c[100];
+    for (int i = 0; i < 100; i++)
+        c[i] = 1;
+    struct trial_setup s = trial_scalar(c, 100);
+    struct trial t;
+    s.optim = "{'type':'SGD','lr':0.001}";
+    s.config.seed = 11;
+    s.config.levers.parameter_dtype = DT_BF16;
+    s.config.levers.master_weights = masters;
+    trial_open(&t, &s);
+    uint16_t *w = exec_var(t.train->exec, ir_var_find(&t.vars, SCALAR_W));
+    *w = bf16_from_f32(1);
+    if (masters == MASTER_F32)
+        *trial_var(&t, "master:" SCALAR_W) = 1;
+    trial_run(&t);
+    *master = masters == MASTER_F32 ? (double)*trial_var(&t, "master:" SCALAR_W) : 0;
+    *warned = trial_warned(&t, "master_weights");
+    double end = (double)f32_from_bf16(*w);
+    trial_close(&t);
+    return end;
+}
+
+TEST(
+    small_updates,
+    "P9 case-T22: masters keep updates of 1/1000, bare bfloat16 stands still and says so")
+{
+    double master;
+    bool warned;
+    CHECK(after_small_steps(MASTER_F32, &master, &warned) == 0.8984375 && !warned);
+    CHECK_NEAR(master, 0.900001, 1e-6);
+    CHECK(after_small_steps(MASTER_NONE, &master, &warned) == 1 && warned);
+    double chance = after_small_steps(MASTER_STOCHASTIC, &master, &warned);
+    CHECK(chance < 0.97 && chance > 0.83 && !warned);
+}
+
+TEST(half_resumes, "P9 case-T24: every form is resumed bit by bit; moments stay float32")
+{
+    for (int i = 0; i < 6; i++) {
+        struct trial_setup s = half(
+            "{'type':'Adam','lr':0.003}", i & 1 ? DT_F16 : DT_BF16, (enum master_weights)(i / 2));
+        struct trial whole, part, rest;
+        char path[512];
+        s.config.patience = i / 2 == 0 ? 3 : 0;
+        s.val = s.train;
+        trial_open(&whole, &s);
+        trial_run(&whole);
+        trial_open(&part, &s);
+        trial_run_to(&part, 10);
+        trial_save(&part, path, "half");
+        trial_open(&rest, &s);
+        trial_resume(&rest, path);
+        trial_run(&rest);
+        trial_check_same(&whole, &rest);
+        int v = ir_var_find(&rest.vars, "exp_avg_sq:" WIDE_W);
+        CHECK_EQ(rest.vars.list.data[v].dtype, DT_F32);
+        trial_close(&whole);
+        trial_close(&part);
+        trial_close(&rest);
+    }
+}
+
+TEST(half_saves_masters, "P9: a checkpoint holds the float32 masters, not their rounding")
+{
+    struct trial_setup s = half("{'type':'Adam','lr':0.003}", DT_BF16, MASTER_F32);
+    struct trial t, plain;
+    char path[512];
+    trial_open(&t, &s);
+    trial_run(&t);
+    trial_save(&t, path, "masters");
+    s = wide("{'type':'Adam','lr':0.003}");
+    trial_open(&plain, &s);
+    trial_resume(&plain, path);
+    const float *master = trial_var(&t, "master:" WIDE_W), *w = trial_var(&plain, WIDE_W);
+    int apart = 0;
+    for (int i = 0; i < WIDE_BIG; i++) {
+        CHECK(master[i] == w[i]);
+        apart += w[i] != f32_from_bf16(bf16_from_f32(w[i]));
+    }
+    CHECK(apart > WIDE_BIG / 2);
+    trial_close(&t);
+    trial_close(&plain);
+}
+
+TEST(half_types, "P9 P2: the other half type in autocast is refused; fp16 weights bring the scaler")
+{
+    struct trial_setup s = half("{'type':'Adam','lr':0.003}", DT_F16, MASTER_F32);
+    struct trial t;
+    struct err e = {0};
+    s.config.precision = PRECISION_BF16;
+    CHECK_EQ(trial_plan(&t, &s, &e), ST_INVALID);
+    CHECK(strstr(e.text, "precision is bf16") && strstr(e.text, "float16"));
+    s.config.precision = PRECISION_FP32;
+    trial_open(&t, &s);
+    CHECK(t.train->scaler.enabled);
+    trial_run(&t);
+    trial_close(&t);
+    s.config.precision = PRECISION_FP16;
+    CHECK(last_loss(&s) < 0.9);
+}
+
+TEST(half_layers, "P9: convolution, batch norm and dropout run on weights of 16 bits")
+{
+    for (int i = 0; i < 2; i++) {
+        struct trial_setup s = trial_cnn(24, 8);
+        struct trial t;
+        s.config.levers.parameter_dtype = i ? DT_F16 : DT_BF16;
+        s.config.epochs = 2;
+        s.val = s.train;
+        trial_open(&t, &s);
+        trial_run(&t);
+        CHECK(isfinite(trial_metric(&t, "final_train_loss")));
+        CHECK_EQ(exec_peak_measured(train_exec(t.train)), exec_peak_planned(train_exec(t.train)));
+        trial_close(&t);
+    }
+}

@@ -1,6 +1,8 @@
 /* step.c - builds the programs of a training run. */
 #include "train/step.h"
 
+#include "train/fill.h"
+
 #include "ir/build.h"
 
 #include <string.h>
@@ -97,6 +99,20 @@ static int loss_value(
     return ir_loss_ew(p, out[0], target, weight, pos, &loss->attr);
 }
 
+/* With weights in 16 bits the input is rounded to their type, and all else follows, as in PyTorch's
+ * model.to(dtype); losses and what the host reads are float32 again. */
+static int follow_weights(struct ir_program *p, const struct step_config *c, int x)
+{
+    enum dtype low = fill_type(c->model, p->vars);
+    return low != DT_F32 && dtype_floating(ir_value_at(p, x)->dtype) ? ir_cast(p, x, low) : x;
+}
+
+static int in_float32(struct ir_program *p, int y)
+{
+    enum dtype t = ir_value_at(p, y)->dtype;
+    return t == DT_BF16 || t == DT_F16 ? ir_cast(p, y, DT_F32) : y;
+}
+
 static enum status forward(
     struct ir_program *p, const struct step_config *c, const struct step_set *set, int64_t batch,
     bool training, int *loss, struct err *e)
@@ -114,8 +130,11 @@ static enum status forward(
     p->phase = PHASE_FORWARD;
     int x = ir_input(p, "input", model_input_dtype(c->model), with_batch(&c->sample.input, batch));
     int rng = noisy ? ir_input(p, "rng", DT_I64, SHAPE(2)) : IR_NONE;
+    x = follow_weights(p, c, x);
     TRY(model_forward(c->model, p, &x, 1, training, rng, outputs, e));
     p->phase = PHASE_LOSS;
+    for (int i = 0; i < n_out; i++)
+        outputs[i] = in_float32(p, outputs[i]);
     p->node = loss_node(p->vars, c);
     *loss = IR_NONE;
     union op_attr counted = {.loss = {.ignore_index = c->loss ? c->loss->attr.ignore_index : -100}};
@@ -278,11 +297,23 @@ static void declare_best(struct ir_vars *vars, const struct step_config *c, stru
     int n = model_state_count(c->model);
     out->best_var = mem_alloc(((size_t)n + 1) * sizeof *out->best_var);
     for (int i = 0; i < n; i++) {
-        struct ir_var v = vars->list.data[model_state_var(c->model, i)];
+        int var = model_state_var(c->model, i);
+        struct ir_var v = vars->list.data[var];
+        v.dtype = vars->list.data[fill_exact(vars, var, vars->list.n)].dtype;
         v.name = arena_printf(&vars->arena, "best:%s", v.name);
         v.category = CATEGORY_BUFFERS;
         v.trainable = false;
         out->best_var[i] = ir_var_new(vars, &v);
+    }
+}
+
+/* parameter_dtype: activations and products follow the weights' type. */
+static void types_set(struct ir_vars *vars, const struct step_config *c)
+{
+    for (int i = 0; i < model_param_count_vars(c->model); i++) {
+        struct ir_var *v = &vars->list.data[model_param_var(c->model, i)];
+        if (dtype_floating(v->dtype))
+            v->dtype = c->levers.parameter_dtype;
     }
 }
 
@@ -313,6 +344,7 @@ enum status step_set_make(
     if (!wanted(c, need))
         return err_set(e, ST_INVALID, "0 batches per epoch: the data loader would give nothing");
     TRY(step_check(c, e));
+    types_set(vars, c);
     declare(vars, c, out);
     for (int k = 0; k < STEP_PROGRAM_COUNT; k++) {
         out->index[k] = IR_NONE;

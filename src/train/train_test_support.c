@@ -292,7 +292,7 @@ void trial_open(struct trial *t, const struct trial_setup *s)
     CHECK_OK(trial_plan(t, s, &e), &e);
     if (s->scale_forced != 0)
         t->train->scaler = scaler_new(s->scale_forced, true, 2000);
-    struct train_weights w = {fill, t};
+    struct train_weights w = {.fill = fill, .ctx = t};
     CHECK_OK(train_start(t->train, t->train_loader, t->val_loader, &w, &e), &e);
 }
 

@@ -236,8 +236,9 @@ static enum status fill_all(struct job *j, struct err *e)
     return ST_OK;
 }
 
-static const void *values_of(int var, void *ctx)
+static const void *values_of(int var, enum dtype *type, void *ctx)
 {
+    (void)type; /* float32, as all of its variables */
     struct job *j = ctx;
     return exec_var(j->exec, var);
 }

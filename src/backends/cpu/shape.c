@@ -4,10 +4,20 @@
 
 #include <string.h>
 
-/* to = from, equal shapes and types. */
+/* Elements [i, i + n) of another type: a low gradient into its float32 sum. */
+static void convert(const struct nd *to, const struct nd *from, int64_t i, int64_t n)
+{
+    float buf[ND_BLOCK];
+    for (int64_t end = i + n; i < end; i += ND_BLOCK) {
+        int m = end - i < ND_BLOCK ? (int)(end - i) : ND_BLOCK;
+        nd_write(to, i, m, nd_read(from, i, m, buf));
+    }
+}
+
+/* to = from, equal shapes. */
 static void copy(const struct tensor *to, const struct tensor *from)
 {
-    ASSERT(to->dtype == from->dtype && shape_count(&to->shape) == shape_count(&from->shape));
+    ASSERT(shape_count(&to->shape) == shape_count(&from->shape));
     int64_t count = tensor_count(to);
     if (count <= 0)
         return;
@@ -18,7 +28,10 @@ static void copy(const struct tensor *to, const struct tensor *from)
 #pragma omp parallel for schedule(static) if (pieces > 4)
     for (int64_t p = 0; p < pieces; p++) {
         int64_t i = p * ND_PIECE, n = count - i < ND_PIECE ? count - i : ND_PIECE;
-        nd_copy(&v[0], &v[1], i, n);
+        if (to->dtype == from->dtype)
+            nd_copy(&v[0], &v[1], i, n);
+        else
+            convert(&v[0], &v[1], i, n);
     }
 }
 

@@ -1,0 +1,95 @@
+/* fill.c - puts weights where an executor holds them, and keeps masters and weights together. */
+#include "train/fill.h"
+
+#include "base/str.h"
+#include "ir/optim_state.h"
+
+#include <string.h>
+
+int fill_exact(const struct ir_vars *vars, int var, size_t n)
+{
+    if (vars->list.data[var].dtype == DT_F32 || !dtype_floating(vars->list.data[var].dtype))
+        return var;
+    for (size_t i = 0; i < n && i < vars->list.n; i++)
+        if (vars->list.data[i].of == var && str_starts(vars->list.data[i].name, "master:"))
+            return (int)i;
+    return var;
+}
+
+enum dtype fill_type(const struct model *m, const struct ir_vars *vars)
+{
+    for (int i = 0; i < model_param_count_vars(m); i++) {
+        enum dtype t = vars->list.data[model_param_var(m, i)].dtype;
+        if (dtype_floating(t) && t != DT_F32)
+            return t;
+    }
+    return DT_F32;
+}
+
+static void convert(void *to, enum dtype type, const void *from, enum dtype of, int64_t n)
+{
+    if (type == of) {
+        memcpy(to, from, (size_t)n * (size_t)dtype_size(type));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        dtype_store(to, type, i, dtype_load(from, of, i));
+}
+
+static void round_one(const struct ir_vars *vars, struct exec *x, int var, int master)
+{
+    const struct ir_var *v = &vars->list.data[var];
+    convert(exec_var(x, var), v->dtype, exec_var(x, master), DT_F32, shape_count(&v->shape));
+}
+
+void fill_round(const struct model *m, const struct ir_vars *vars, struct exec *x)
+{
+    for (int i = 0; i < model_param_count_vars(m); i++) {
+        int var = model_param_var(m, i), master = fill_exact(vars, var, vars->list.n);
+        if (master != var)
+            round_one(vars, x, var, master);
+    }
+}
+
+/* What the other executor has, into the exact variable of this one. */
+static void
+carry(const struct ir_vars *vars, struct exec *x, const struct train_weights *w, int var, int exact)
+{
+    const struct ir_var *v = &vars->list.data[var];
+    int from = fill_exact(vars, var, w->from_vars);
+    bool weight = v->category == CATEGORY_PARAMETERS && dtype_floating(v->dtype);
+    enum dtype of = !weight ? v->dtype : from != var ? DT_F32 : w->from_dtype;
+    convert(
+        exec_var(x, exact), vars->list.data[exact].dtype, exec_var(w->from, from), of,
+        shape_count(&v->shape));
+}
+
+enum status fill_var(
+    const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
+    int var, struct err *e)
+{
+    int exact = fill_exact(vars, var, vars->list.n);
+    enum status st = ST_OK;
+    (void)m;
+    if (w->from) {
+        carry(vars, x, w, var, exact);
+    } else {
+        /* The reader sees the variable as the type of the memory it gets. */
+        enum dtype own = vars->list.data[var].dtype;
+        vars->list.data[var].dtype = vars->list.data[exact].dtype;
+        st = w->fill(var, exec_var(x, exact), w->ctx, e);
+        vars->list.data[var].dtype = own;
+    }
+    if (st == ST_OK && exact != var)
+        round_one(vars, x, var, exact);
+    return st;
+}
+
+enum status fill_model(
+    const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
+    struct err *e)
+{
+    for (int i = 0; i < model_state_count(m); i++)
+        TRY(fill_var(m, vars, x, w, model_state_var(m, i), e));
+    return ST_OK;
+}
