@@ -12,7 +12,7 @@ list(APPEND SOURCES exec.c exec_profile.c exec_report.c exec_storage.c interpose
 list(APPEND SOURCES cpu/about.c cpu/dnnl.c cpu/isa.c cpu/kernels.c cpu/wait.c)
 list(APPEND SOURCES
     cpu/argmax.c cpu/dropout.c cpu/embed.c cpu/ew.c cpu/ew_binary.c cpu/ew_unary.c cpu/lanes.c
-    cpu/loss_class.c cpu/loss_ew.c cpu/nd.c cpu/optim.c cpu/optim_adafactor.c cpu/optim_weights.c cpu/reduce.c cpu/shape.c cpu/softmax.c
+    cpu/loss_class.c cpu/loss_ew.c cpu/nd.c cpu/optim.c cpu/optim_adafactor.c cpu/optim_weights.c cpu/reduce.c cpu/shape.c cpu/softmax.c cpu/topk.c
     cpu/update.c)
 if(DNNL_LIBRARY)
     set(SNUG_DNNL 1)

@@ -51,6 +51,11 @@ int ir_rope(struct ir_program *p, int x, int table, const struct rope_attr *a);
 int ir_recurrent(
     struct ir_program *p, int x, int w_ih, int w_hh, int b_ih, int b_hh,
     const struct recurrent_attr *a);
+/* torch.topk(x, k), largest first; of equal ones the first. The places: ir_out(p, 1). */
+int ir_topk(struct ir_program *p, int x, int64_t k);
+/* torch.zeros(.., n).scatter_add(-1, index, values), torch.gather(x, -1, index) */
+int ir_scatter(struct ir_program *p, int values, int index, int64_t n);
+int ir_gather(struct ir_program *p, int x, int index);
 /* Elementwise */
 int ir_unary(struct ir_program *p, enum opcode code, int x);
 int ir_unary_attr(struct ir_program *p, enum opcode code, int x, struct ew_attr attr);

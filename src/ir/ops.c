@@ -41,6 +41,8 @@
 #define cost_fill cost_moves
 #define cost_copy_into cost_moves
 #define cost_grad_join cost_moves
+#define cost_scatter cost_moves
+#define cost_gather cost_moves
 
 enum {
     VIEW = OPF_VIEW,

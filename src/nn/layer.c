@@ -178,6 +178,13 @@ int layer_dropout(const struct layer_run *r, int x, double p, const char *place)
     return ir_dropout(r->p, x, r->rng, IR_NONE, p, layer_stream(r, place));
 }
 
+enum status layer_declare_linear(
+    const struct layer_check *c, const char *place, int64_t in, int64_t out, bool bias)
+{
+    TRY(layer_declare(c, SHAPE(out, in), init_fan_in(in), "%sweight", place));
+    return bias ? layer_declare(c, SHAPE(out), init_fan_in(in), "%sbias", place) : ST_OK;
+}
+
 int layer_linear(const struct layer_run *r, int x, const char *place)
 {
     struct linear l = {

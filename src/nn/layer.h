@@ -43,8 +43,9 @@ struct layer_params {
     double momentum; /* -1: None, a cumulative mean */
     int64_t input_size, hidden_size, num_layers, proj_size;
     int64_t embed_dim, num_heads, d_model, nhead, dim_feedforward;
+    int64_t hidden_features, max_len, num_experts, top_k, hidden_dim, expert_hidden_dim;
     double dropout, layer_norm_eps;
-    int nonlinearity, activation; /* which of the row's choices */
+    int nonlinearity, activation, mode; /* which of the row's choices */
     bool batch_first, bidirectional, norm_first, causal;
     char add_bias_kv, add_zero_attn, kdim, vdim; /* checked, then without effect */
     bool bias, affine, elementwise_affine, track_running_stats, ceil_mode, count_include_pad;
@@ -134,6 +135,9 @@ int layer_read(const struct layer_run *r, const char *fmt, ...) PRINTF(2, 3);
 /* Dropout in training, from a stream of numbers that belongs to this layer and `place` in it. */
 int layer_dropout(const struct layer_run *r, int x, double p, const char *place);
 uint32_t layer_stream(const struct layer_run *r, const char *place);
+/* torch.nn.Linear's variables "<place>weight" and "<place>bias". */
+enum status layer_declare_linear(
+    const struct layer_check *c, const char *place, int64_t in, int64_t out, bool bias) NODISCARD;
 /* The product with the layer's variables "<place>weight" and "<place>bias". */
 int layer_linear(const struct layer_run *r, int x, const char *place);
 /* ST_INVALID unless p is a probability. */

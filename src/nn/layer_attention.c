@@ -41,13 +41,6 @@ declare_attention(const struct layer_check *c, const char *place, int64_t embed,
                 : ST_OK;
 }
 
-static enum status
-declare_linear(const struct layer_check *c, const char *place, int64_t in, int64_t out)
-{
-    TRY(layer_declare(c, SHAPE(out, in), init_fan_in(in), "%sweight", place));
-    return layer_declare(c, SHAPE(out), init_fan_in(in), "%sbias", place);
-}
-
 static enum status declare_norm(const struct layer_check *c, const char *place, int64_t width)
 {
     TRY(layer_declare(c, SHAPE(width), init_constant(1), "%sweight", place));
@@ -74,8 +67,10 @@ declare_stack_layer(const struct layer_check *c, const char *stack, int64_t i, b
     TRY(declare_attention(c, place_of(stack, i, "self_attn").text, a->d_model, true));
     if (cross)
         TRY(declare_attention(c, place_of(stack, i, "multihead_attn").text, a->d_model, true));
-    TRY(declare_linear(c, place_of(stack, i, "linear1").text, a->d_model, a->dim_feedforward));
-    TRY(declare_linear(c, place_of(stack, i, "linear2").text, a->dim_feedforward, a->d_model));
+    TRY(layer_declare_linear(
+        c, place_of(stack, i, "linear1").text, a->d_model, a->dim_feedforward, true));
+    TRY(layer_declare_linear(
+        c, place_of(stack, i, "linear2").text, a->dim_feedforward, a->d_model, true));
     for (int n = 0; n < (cross ? 3 : 2); n++)
         TRY(declare_norm(c, place_of(stack, i, norms[n]).text, a->d_model));
     return ST_OK;

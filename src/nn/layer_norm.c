@@ -105,3 +105,28 @@ int forward_group_norm(const struct layer_run *r)
     return ir_group_norm(
         r->p, r->in[0], layer_read(r, "weight"), layer_read(r, "bias"), a->num_groups, a->eps);
 }
+
+enum status check_rms_norm(const struct layer_check *c)
+{
+    const struct layer_params *a = &c->layer->params;
+    if (a->normalized_shape.rank != 1)
+        return layer_refuse(
+            c, ST_UNSUPPORTED, "this version only normalises the last dimension, not %s",
+            TEXT(a->normalized_shape));
+    return a->elementwise_affine ? declare_affine(c, a->normalized_shape, false) : ST_OK;
+}
+
+int forward_rms_norm(const struct layer_run *r)
+{
+    const struct layer_params *a = &r->layer->params;
+    struct shape s = layer_input_shape(r);
+    if (s.rank < 0)
+        return IR_NONE;
+    if (s.rank == 0 || s.dim[s.rank - 1] != a->normalized_shape.dim[0])
+        return layer_fail(
+            r, "given normalized_shape=%s, expected input whose last dimensions are these, got %s",
+            TEXT(a->normalized_shape), TEXT(s));
+    /* None stands for the distance of 1 to the next number. */
+    double eps = a->eps < 0 ? 0x1p-23 : a->eps;
+    return ir_rms_norm(r->p, r->in[0], layer_read(r, "weight"), eps);
+}

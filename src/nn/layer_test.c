@@ -296,6 +296,19 @@ TEST(attention_shapes, "attention keeps shapes; each layer of a stack is a block
     stop(&r);
 }
 
+TEST(block_shapes, "RMSNorm, SwiGLU, PositionalEncoding and MoE keep the shape of their input")
+{
+    static const struct row rows[] = {
+        {"RMSNorm", "'normalized_shape':8", S(4, 5, 8), S(4, 5, 8)},
+        {"SwiGLU", "'in_features':8,'hidden_features':12", S(4, 5, 8), S(4, 5, 8)},
+        {"SwiGLU", "'in_features':8,'hidden_features':12,'out_features':3", S(4, 8), S(4, 3)},
+        {"PositionalEncoding", "'d_model':8,'dropout':0.1", S(4, 5, 8), S(4, 5, 8)},
+        {"PositionalEncoding", "'d_model':7,'mode':'learnable','max_len':5", S(4, 5, 7),
+         S(4, 5, 7)},
+        {"MoE", "'hidden_dim':8,'expert_hidden_dim':6", S(4, 5, 8), S(4, 5, 8)}};
+    SHAPES(rows);
+}
+
 TEST(dropout_draws_only_in_training, "Dropout is nothing in evaluation, and has its own stream")
 {
     struct run r;
@@ -363,6 +376,11 @@ TEST(
         {"GRU", "'input_size':3,'hidden_size':8", S(4), "expected a 3-D input"},
         {"GRU", "'input_size':3,'hidden_size':8", S(0, 2, 3), "sequence length"},
         {"TransformerEncoder", "'d_model':8,'nhead':2", S(4, 2, 6), "expected 8 features"},
+        {"PositionalEncoding", "'d_model':8,'max_len':4", S(2, 5, 8),
+         "a sequence of 5 is longer than max_len, 4"},
+        {"MoE", "'hidden_dim':8,'expert_hidden_dim':6", S(4, 5), "expected 8 features"},
+        {"SwiGLU", "'in_features':8,'hidden_features':6", S(4, 5), "expected 8 features"},
+        {"RMSNorm", "'normalized_shape':8", S(4, 5), "normalized_shape=[8]"},
         {"Concat", "'dim':9", S(4, 6), "dimension out of range"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct run r;

@@ -1,5 +1,5 @@
 set(SOURCES
-    hf.c hf_config.c hf_save.c init.c layer.c layer_attention.c layer_conv.c layer_misc.c
+    hf.c hf_config.c hf_save.c init.c layer.c layer_attention.c layer_blocks.c layer_conv.c layer_misc.c
     layer_norm.c layer_params.c layer_pool.c layer_recurrent.c linear.c
     model.c model_parse.c
     pickle_check.c pickle_globals.c pickle_read.c pickle_value.c pickle_write.c

@@ -73,3 +73,25 @@ def test_recurrent_once(c):
         case.backward, case.params = False, []
         case.steps[0]["keep"] = False
         c.check(case, views=0)
+
+
+def test_places(c):
+    """topk, scatter_add and gather along the last dimension."""
+    for _ in range(4 * c.rounds):
+        shape = [int(v) for v in c.rng.randint(1, 6, int(c.rng.randint(0, 3)))] + [int(c.rng.randint(1, 30))]
+        k = int(c.rng.randint(0, shape[-1] + 1))
+        c.check(Case("topk", {"x": c.randn(*shape)}, [{"fn": "topk", "in": ["x"], "out": ["y", "i"], "k": k}],
+                     lambda v: torch.topk(v["x"], k, -1)[0], params=["x"], label="%s, %d" % (shape, k)))
+        index = c.integers(0, shape[-1], *(shape[:-1] + [max(k, 1)]))
+        c.check(Case("gather", {"x": c.randn(*shape), "i": index},
+                     [{"fn": "gather", "in": ["x", "i"], "out": "y"}],
+                     lambda v: torch.gather(v["x"], -1, v["i"]), params=["x"], label=str(shape)), views=0)
+        c.check(Case("scatter", {"v": c.randn(*index.shape), "i": index},
+                     [{"fn": "scatter", "in": ["v", "i"], "out": "y", "n": shape[-1]}],
+                     lambda v: torch.zeros(shape, dtype=v["v"].dtype).scatter_add(-1, v["i"], v["v"]),
+                     params=["v"], modes=("f32",), label=str(shape)), views=0)
+    x = torch.tensor([[1.0, float("nan"), 3.0, 3.0], [2.0, 2.0, 2.0, 1.0]])
+    found, _ = c.tool.run([("x", x, "input")], [{"fn": "topk", "in": ["x"], "out": ["y", "i"], "k": 3}], ["i"])
+    c.count += 1
+    if found["i"].tolist() != [[1, 2, 3], [0, 1, 2]]:
+        c.fail("places of NaN and of equal values: %s" % found["i"].tolist())

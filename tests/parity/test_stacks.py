@@ -1,6 +1,7 @@
 """Recurrent, attention and expert layers against torch.nn: names and order of the state, starting values,
 outputs, gradients of all weights and of the inputs."""
 import json
+import math
 import os
 import subprocess
 
@@ -223,3 +224,95 @@ def test_defaults(c):
     a, b = (run_tool(c, r, [x])[1]["y"] for r in (with_noise, plain))
     if torch.equal(a, b):
         c.fail("a TransformerEncoder has no dropout by default")
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, width, hidden, out, bias):
+        super().__init__()
+        self.gate_proj = nn.Linear(width, hidden, bias)
+        self.up_proj = nn.Linear(width, hidden, bias)
+        self.down_proj = nn.Linear(hidden, out, bias)
+
+    def forward(self, x):
+        return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width, eps):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x):
+        return x / (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt() * self.weight
+
+
+class Positions(nn.Module):
+    """The usual table of sines and cosines, or a learned one."""
+
+    def __init__(self, width, learned, max_len):
+        super().__init__()
+        if learned:
+            self.pe = nn.Parameter(torch.randn(max_len, width) * 0.02)
+            return
+        at = torch.arange(max_len, dtype=torch.float64)[:, None]
+        step = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
+        self.pe = torch.zeros(max_len, width, dtype=torch.float64)
+        self.pe[:, 0::2], self.pe[:, 1::2] = torch.sin(at * step), torch.cos(at * step)
+
+    def forward(self, x):
+        return x + self.pe[:x.shape[-2]]
+
+
+def test_small_layers(c):
+    call = lambda m, x: m(x)
+    for _ in range(2 * c.rounds):
+        width, hidden = int(c.rng.randint(2, 20)), int(c.rng.randint(1, 20))
+        params = {"in_features": width, "hidden_features": hidden}
+        if c.rng.rand() < 0.5:
+            params.update(bias=True, out_features=int(c.rng.randint(1, 9)))
+        net = SwiGLU(width, hidden, params.get("out_features", width), params.get("bias", False))
+        check(c, "SwiGLU", params, Wrapped(None, net, call), [f32(c, 3, 4, width)])
+        params = {"normalized_shape": width}
+        if c.rng.rand() < 0.5:
+            params["eps"] = 1e-2
+        check(c, "RMSNorm", params, Wrapped(None, RMSNorm(width, params.get("eps", 2.0 ** -23)), call),
+              [f32(c, 3, 4, width)])
+        params = {"d_model": 2 * width, "max_len": 60}
+        if c.rng.rand() < 0.5:
+            params["mode"] = "learnable"
+        check(c, "PositionalEncoding", params, Wrapped(None, Positions(2 * width, "mode" in params, 60), call),
+              [f32(c, 3, int(c.rng.randint(1, 60)), 2 * width)])
+
+
+class Experts(nn.Module):
+    """A router's softmax, its k largest made to sum to 1, and every expert on its own tokens."""
+
+    def __init__(self, experts, k, width, hidden, act):
+        super().__init__()
+        self.router = nn.Linear(width, experts)
+        self.experts = nn.ModuleList(
+            [nn.Sequential(nn.Linear(width, hidden), act(), nn.Linear(hidden, width)) for _ in range(experts)])
+        self.k = k
+
+    def forward(self, x):
+        weights, index = torch.softmax(self.router(x), -1).topk(self.k, -1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        y = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            row, place = (index.flatten(0, -2) == i).nonzero(as_tuple=True)
+            part = torch.zeros_like(x.flatten(0, -2)).index_add(
+                0, row, expert(x.flatten(0, -2)[row]) * weights.flatten(0, -2)[row, place][:, None])
+            y = y + part.reshape(x.shape)
+        return y
+
+
+def test_experts(c):
+    for _ in range(2 * c.rounds):
+        n, width, hidden = int(c.rng.randint(1, 7)), int(c.rng.randint(1, 20)), int(c.rng.randint(1, 20))
+        params = {"num_experts": n, "top_k": int(c.rng.randint(1, n + 1)), "hidden_dim": width,
+                  "expert_hidden_dim": hidden}
+        act = c.pick(("relu", nn.ReLU), ("gelu", nn.GELU), ("silu", nn.SiLU))
+        if act[0] != "relu":
+            params["activation"] = act[0]
+        check(c, "MoE", params, Wrapped(None, Experts(n, params["top_k"], width, hidden, act[1]), lambda m, x: m(x)),
+              [f32(c, 3, 4, width)])

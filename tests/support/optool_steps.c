@@ -411,6 +411,21 @@ static int step_embedding(struct step *s)
     return ir_embedding(s->p, arg(s, 0), arg(s, 1), get_i64(s, "padding_idx", -1));
 }
 
+static int step_topk(struct step *s)
+{
+    return ir_topk(s->p, arg(s, 0), get_i64(s, "k", 1));
+}
+
+static int step_scatter(struct step *s)
+{
+    return ir_scatter(s->p, arg(s, 0), arg(s, 1), get_i64(s, "n", 1));
+}
+
+static int step_gather(struct step *s)
+{
+    return ir_gather(s->p, arg(s, 0), arg(s, 1));
+}
+
 /* operands: x, w_ih, w_hh, b_ih, b_hh */
 static int step_recurrent(struct step *s)
 {
@@ -564,7 +579,9 @@ static int step_copy(struct step *s)
     X(fill)                                                                                        \
     X(embedding)                                                                                   \
     X(rms_norm)                                                                                    \
-    X(attention) X(rope_table) X(rope) X(recurrent) X(cross_entropy) X(nll) X(loss_ew)             \
+    X(attention)                                                                                   \
+    X(rope_table)                                                                                  \
+    X(rope) X(recurrent) X(topk) X(scatter) X(gather) X(cross_entropy) X(nll) X(loss_ew)           \
         X(margin_ranking) X(cosine_embedding) X(grad_check) X(accumulate) X(update_ratio) X(copy)
 
 static const struct {
