@@ -26,8 +26,7 @@ enum status weights_match(
     return st;
 }
 
-/* A .pt file may hold one storage under both names. */
-static bool same_storage(const struct tensorfile_entry *a, const struct tensorfile_entry *b)
+bool weights_same_storage(const struct tensorfile_entry *a, const struct tensorfile_entry *b)
 {
     return a->pt && b->pt && a->pt->storage == b->pt->storage && a->pt->offset == b->pt->offset &&
            shape_eq(&a->shape, &b->shape) &&
@@ -40,7 +39,7 @@ static enum status alias_check(
     struct err *e)
 {
     const struct tensorfile_entry *a = tensorfile_find(f, alias), *b = tensorfile_find(f, v->name);
-    if (!a || !b || same_storage(a, b) || !shape_eq(&a->shape, &v->shape))
+    if (!a || !b || weights_same_storage(a, b) || !shape_eq(&a->shape, &v->shape))
         return ST_OK;
     void *other = mem_try_alloc(bytes + 1);
     if (!other)

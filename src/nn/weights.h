@@ -17,6 +17,8 @@ enum status weights_match(
 enum status weights_read(
     struct tensorfile *f, const struct model *m, const struct ir_vars *vars, int var, void *dst,
     struct err *e) NODISCARD;
+/* One tensor under two names: .pt files may hold one storage for both. */
+bool weights_same_storage(const struct tensorfile_entry *a, const struct tensorfile_entry *b);
 /* Adds the second names to a state dict, over the same storages, as PyTorch has them. */
 void weights_put_aliases(
     struct arena *a, struct pt_value *dict, const struct model *m, const struct ir_vars *vars);
