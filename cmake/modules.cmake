@@ -3,6 +3,7 @@
 #   TESTS       *_test.c, linked into build/tests/NAME_test
 #   FUZZ        *_fuzz.c, each one a program NAME_FILE (libFuzzer, or a corpus replayer)
 #   LIBS        outside libraries
+#   GENERATED   sources made when CMake configures, absolute paths
 function(snug_module name)
     set(deps ${ARGN})
     set(dir ${CMAKE_SOURCE_DIR}/src/${name})
@@ -10,6 +11,7 @@ function(snug_module name)
     set(TESTS)
     set(FUZZ)
     set(LIBS)
+    set(GENERATED)
     if(EXISTS ${dir}/sources.cmake)
         include(${dir}/sources.cmake)
     endif()
@@ -18,6 +20,7 @@ function(snug_module name)
     endif()
     snug_check_includes(${name} "${deps}" ${dir})
     list(TRANSFORM SOURCES PREPEND ${dir}/)
+    list(APPEND SOURCES ${GENERATED})
     list(TRANSFORM TESTS PREPEND ${dir}/)
     if(name STREQUAL "cli")
         list(FILTER SOURCES EXCLUDE REGEX "main\\.c$")

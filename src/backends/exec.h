@@ -75,6 +75,7 @@ struct exec_report {
     int peak_program, peak_op;           /* where the peak is */
     struct exec_holder *holders;         /* sorted, largest first */
     int n_holders;
+    int64_t persistent_by_category[CATEGORY_COUNT];
     int64_t *program_peak_bytes; /* per program, variables included */
     int n_programs;
 };
@@ -82,5 +83,16 @@ struct exec_report {
 const struct exec_report *exec_report(const struct exec *x);
 /* Bytes live after each operator of program i (variables included): n = its operator count. */
 const int64_t *exec_timeline(const struct exec *x, int program, int *n);
+
+/* One stretch of the arena that a program uses for some of its operators. */
+struct exec_buffer {
+    int64_t offset_bytes, size_bytes; /* from the arena's start; rounded as the plan rounds */
+    int first, last;                  /* operators, both included */
+    int node, category;
+};
+/* Buffer i of a program; false past the end. */
+bool exec_buffer_at(const struct exec *x, int program, int i, struct exec_buffer *out);
+/* Which of the planner's strategies laid the program out: "largest first, best fit". */
+const char *exec_strategy(const struct exec *x, int program);
 
 #endif

@@ -89,6 +89,7 @@ static void charge_peak(struct exec *x)
     size_t n = x->n_programs > 0 ? x->programs[r->peak_program].storages.n : 0;
     r->holders = ARENA_ARRAY(&x->memory, struct exec_holder, x->vars->list.n + n + 2);
     charge_vars(x);
+    memcpy(r->persistent_by_category, r->by_category, sizeof r->by_category);
     if (x->n_programs > 0)
         charge_storages(x);
     int64_t held = 0;
@@ -140,4 +141,25 @@ const int64_t *exec_timeline(const struct exec *x, int program, int *n)
 {
     *n = (int)x->programs[program].ir->ops.n;
     return x->timelines[program];
+}
+
+bool exec_buffer_at(const struct exec *x, int program, int i, struct exec_buffer *out)
+{
+    const struct exec_storages *s = &x->programs[program].storages;
+    const struct mem_plan *plan = &x->plan_programs[program].plan;
+    if (i < 0 || (size_t)i >= s->n)
+        return false;
+    *out = (struct exec_buffer){
+        .offset_bytes = x->report.persistent_bytes + plan->offset_bytes[i],
+        .size_bytes = mem_plan_bytes(plan, &s->buffers[i]),
+        .first = (int)s->buffers[i].first,
+        .last = (int)s->buffers[i].last,
+        .node = s->node[i],
+        .category = s->category[i]};
+    return true;
+}
+
+const char *exec_strategy(const struct exec *x, int program)
+{
+    return mem_plan_strategy_text(x->plan_programs[program].plan.strategy);
 }

@@ -5,6 +5,7 @@
 
 #include "base/env.h"
 #include "passes/passes.h"
+#include "plan/page.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,7 @@ static enum status make_plan(const struct args *a, struct planning *p, struct er
     if (a->n_arguments == 0)
         return err_set(e, ST_USAGE, "`snug plan` needs GRAPH, or --problem FILE.csv");
     TRY(check_graph_options(a, e));
+    o.map = a->option[OPTION_HTML].given;
     if (o.dump_after)
         TRY(check_pass(o.dump_after, e));
     TRY(graph_of(a, &p->graph, e));
@@ -71,9 +73,34 @@ static enum status make_plan(const struct args *a, struct planning *p, struct er
     return st;
 }
 
+/* The page, also where the plan is above the budget: `why` then has the advice. */
+static enum status
+write_page(const struct args *a, const struct planning *p, const struct err *why, struct err *e)
+{
+    struct str page;
+    json_t *d = run_plan_json(p->run, true);
+    str_init(&page);
+    json_put_str(d, "title", graph_path(p->graph));
+    json_put(d, "facts", run_facts(p->run));
+    if (why->detail[0])
+        json_put_str(d, "advice", why->detail);
+    page_text(d, &page);
+    enum status st = file_write(a->option[OPTION_HTML].text, page.data, page.n, e);
+    str_release(&page);
+    json_decref(d);
+    return st;
+}
+
 static json_t *document(const struct args *a, const struct planning *p)
 {
     json_t *d = run_plan_json(p->run, a->option[OPTION_TIMELINE].given);
+    if (a->option[OPTION_HTML].given) {
+        size_t i;
+        json_t *program;
+        json_put_str(d, "html", a->option[OPTION_HTML].text);
+        json_array_foreach(json_object_get(d, "programs"), i, program)
+            (void)json_object_del(program, "map"); /* the page's alone */
+    }
     json_put(d, "facts", run_facts(p->run));
     if (p->dump)
         json_put(d, "dump", json_stringn(p->dump, p->dump_bytes));
@@ -113,6 +140,14 @@ int cmd_plan(const struct args *a)
     bool planned = st == ST_OK;
     if (planned)
         st = run_check_budget(p.run, a->option[OPTION_MEMORY_GIB].number, &e); /* exit status 3 */
+    if (planned && a->option[OPTION_HTML].given) {
+        struct err failed = {0};
+        enum status written = write_page(a, &p, &e, &failed);
+        if (st == ST_OK && written != ST_OK) {
+            st = written;
+            e = failed;
+        }
+    }
     if (planned && a->json) {
         d = document(a, &p);
     } else if (planned) {

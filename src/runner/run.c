@@ -268,8 +268,63 @@ static json_t *holders(const struct exec_report *report, const struct ir_vars *v
     return list;
 }
 
+static const char *node_name(const struct ir_vars *vars, int node)
+{
+    return node == IR_NONE ? "(step)" : vars->nodes.data[node];
+}
+
+/* Bytes of a category after each operator: [category][operator], for those that have any. */
+static json_t *category_timeline(const struct exec *x, int program, int n)
+{
+    struct exec_buffer b;
+    json_t *o = json_object();
+    int64_t *delta = mem_alloc((size_t)(CATEGORY_COUNT * (n + 1)) * sizeof *delta);
+    for (int i = 0; exec_buffer_at(x, program, i, &b); i++) {
+        delta[b.category * (n + 1) + b.first] += b.size_bytes;
+        delta[b.category * (n + 1) + b.last + 1] -= b.size_bytes;
+    }
+    for (int c = 0; c < CATEGORY_COUNT; c++) {
+        json_t *over = json_array();
+        int64_t live = exec_report(x)->persistent_by_category[c], most = 0;
+        for (int k = 0; k < n; k++) {
+            live += delta[c * (n + 1) + k];
+            most = live > most ? live : most;
+            (void)json_array_append_new(over, json_integer(live));
+        }
+        if (most > 0)
+            json_put(o, category_name((enum category)c), over);
+        else
+            json_decref(over);
+    }
+    mem_free(delta);
+    return o;
+}
+
+/* Where every buffer lies and when: rows of numbers, for pages that draw them. */
+static json_t *program_map(const struct exec *x, int program, const struct ir_program *p)
+{
+    json_t *map = json_object(), *operators = json_array(), *buffers = json_array();
+    struct exec_buffer b;
+    for (size_t k = 0; k < p->ops.n; k++)
+        (void)json_array_append_new(
+            operators, json_pack(
+                           "[s,s]", ir_op_row(p->ops.data[k].code)->name,
+                           node_name(p->vars, p->ops.data[k].node)));
+    for (int i = 0; exec_buffer_at(x, program, i, &b); i++)
+        if (b.size_bytes > 0)
+            (void)json_array_append_new(
+                buffers,
+                json_pack(
+                    "[I,I,i,i,s,s]", (json_int_t)b.offset_bytes, (json_int_t)b.size_bytes, b.first,
+                    b.last, category_name((enum category)b.category), node_name(p->vars, b.node)));
+    json_put(map, "operators", operators);
+    json_put(map, "buffers", buffers);
+    return map;
+}
+
 static json_t *program_rows(
-    const struct exec *x, const struct exec_report *report, struct ir_program *const *programs)
+    const struct run *r, const struct exec *x, const struct exec_report *report,
+    struct ir_program *const *programs)
 {
     json_t *list = json_array();
     for (int i = 0; i < report->n_programs; i++) {
@@ -281,7 +336,11 @@ static json_t *program_rows(
         json_put_i64(row, "peak_bytes", report->program_peak_bytes[i]);
         for (int k = 0; k < n; k++)
             (void)json_array_append_new(over, json_integer(live[k]));
+        json_put_str(row, "strategy", exec_strategy(x, i));
         json_put(row, "timeline", over);
+        json_put(row, "timeline_by_category", category_timeline(x, i, n));
+        if (r->o.map)
+            json_put(row, "map", program_map(x, i, programs[i]));
         (void)json_array_append_new(list, row);
     }
     return list;
@@ -318,9 +377,11 @@ void run_account(
                 r->plan, "peak_layer", op->node == IR_NONE ? "" : vars->nodes.data[op->node]);
         }
     }
+    json_put_i64(r->plan, "peak_operator_index", report->peak_op);
     json_put(r->plan, "by_category", categories(report->by_category));
+    json_put(r->plan, "persistent_by_category", categories(report->persistent_by_category));
     json_put(r->plan, "by_node", holders(report, vars));
-    json_put(r->plan, "programs", program_rows(x, report, programs));
+    json_put(r->plan, "programs", program_rows(r, x, report, programs));
 }
 
 /* What the graph's own choices save at the peak, and what they do not (A9, P12). */
@@ -356,7 +417,13 @@ json_t *run_plan_json(const struct run *r, bool timeline)
         json_put_str(d, "precision_note", r->bill.precision_note);
     json_t *programs = json_object_get(d, "programs"), *row;
     size_t i;
-    json_array_foreach(programs, i, row) if (!timeline)(void) json_object_del(row, "timeline");
+    json_array_foreach(programs, i, row)
+    {
+        if (timeline)
+            continue;
+        (void)json_object_del(row, "timeline");
+        (void)json_object_del(row, "timeline_by_category");
+    }
     return d;
 }
 

@@ -21,6 +21,7 @@ struct run_options {
     const char *resume;     /* a file, "auto", or NULL */
     const char *dump_after; /* a pass's name, or NULL: programs go to dump_out */
     FILE *dump_out;
+    bool map;     /* the plan says where every buffer lies, and when: "map" of each program */
     bool profile; /* the document gets "profile": time by operator and by node */
 };
 
