@@ -358,6 +358,35 @@ enum status model_forward(
     return ir_status(p, e);
 }
 
+enum status model_layer_forward(
+    const struct model *m, struct ir_program *p, const int *inputs, bool training, int rng,
+    int outputs[MODEL_LAYER_OUTPUTS], struct err *e)
+{
+    const struct layer *l = &m->layers[0];
+    int blocks = 0, in[8], node = p->node;
+    ASSERT(m->n_layers == 1 && l->n_sources <= 8);
+    for (int i = 0; i < MODEL_LAYER_OUTPUTS; i++)
+        outputs[i] = IR_NONE;
+    struct layer_run r = {
+        .model = m,
+        .layer = l,
+        .p = p,
+        .in = in,
+        .n_in = l->n_sources,
+        .training = training,
+        .rng = rng,
+        .more = outputs + 1,
+        .blocks = &blocks};
+    for (int i = 0; i < l->n_sources; i++)
+        in[i] = value_of(l->source[i], inputs, NULL);
+    p->node = l->node;
+    outputs[0] = l->type->forward(&r);
+    p->node = node;
+    if (p->err.status != ST_OK)
+        blame(p, l);
+    return ir_status(p, e);
+}
+
 /* ---- starting values ---- */
 
 static void sequential_init_var(const struct model *m, int var, void *data, uint64_t seed)

@@ -54,6 +54,15 @@ enum status model_forward(
     const struct model *m, struct ir_program *p, const int *inputs, int n_inputs, bool training,
     int rng, int *outputs, struct err *e) NODISCARD;
 
+/* The forward pass of a SequentialModel of one layer, with what else that layer can tell:
+ * outputs[0] its result, then up to two more: an LSTM's and a GRU's last states, attention's
+ * averaged weights, what a PositionalEncoding added, a MoE's weights and the numbers of the
+ * experts. IR_NONE where there is nothing. */
+enum { MODEL_LAYER_OUTPUTS = 3 };
+enum status model_layer_forward(
+    const struct model *m, struct ir_program *p, const int *inputs, bool training, int rng,
+    int outputs[MODEL_LAYER_OUTPUTS], struct err *e) NODISCARD;
+
 /* Writes the starting value of one of the model's variables (dense, of its dtype and shape):
  * PyTorch's default initialisation, drawn from (seed, name). */
 void model_init_var(const struct model *m, int var, void *data, uint64_t seed);

@@ -301,8 +301,8 @@ enum status node_data_loader(struct run *r, size_t node, struct err *e)
 
 /* ---- small tensors ---- */
 
-static struct flow_numbers *
-numbers_new(struct run *r, const struct shape *s, enum dtype t, struct err *e)
+struct flow_numbers *
+flow_numbers_new(struct run *r, const struct shape *s, enum dtype t, struct err *e)
 {
     int64_t n = shape_count(s);
     if (n < 0 || n > (int64_t)1 << 31) {
@@ -387,7 +387,7 @@ enum status node_tensor_input(struct run *r, size_t node, struct err *e)
     enum dtype t = DT_F32;
     TRY(shape_read(graph_param_str(n, "shape"), &s, e));
     (void)dtype_parse(graph_param_str(n, "dtype"), &t);
-    struct flow_numbers *v = numbers_new(r, &s, t, e);
+    struct flow_numbers *v = flow_numbers_new(r, &s, t, e);
     if (!v)
         return ST_INVALID;
     const char *mode = graph_param_str(n, "value_mode");
@@ -409,7 +409,7 @@ enum status node_tensor_create(struct run *r, size_t node, struct err *e)
     const struct graph_node *n = graph_node_at(r->graph, node);
     struct shape s;
     TRY(shape_read(graph_param_str(n, "shape"), &s, e));
-    struct flow_numbers *v = numbers_new(r, &s, DT_F32, e);
+    struct flow_numbers *v = flow_numbers_new(r, &s, DT_F32, e);
     if (!v)
         return ST_INVALID;
     fill_by_rule(
@@ -432,8 +432,8 @@ enum status node_dataset_batch(struct run *r, size_t node, struct err *e)
     struct shape s = {.rank = plan.rank + 1, .dim = {batch}}, labels = SHAPE(batch);
     for (int i = 0; i < plan.rank; i++)
         s.dim[i + 1] = plan.shape[i];
-    struct flow_numbers *x = numbers_new(r, &s, plan.type == DATA_I64 ? DT_I64 : DT_F32, e);
-    struct flow_numbers *y = numbers_new(r, &labels, DT_I64, e);
+    struct flow_numbers *x = flow_numbers_new(r, &s, plan.type == DATA_I64 ? DT_I64 : DT_F32, e);
+    struct flow_numbers *y = flow_numbers_new(r, &labels, DT_I64, e);
     if (!x || !y)
         return ST_INVALID;
     flow_set(r, node, "images", (struct flow){.kind = FLOW_NUMBERS, .numbers = x});

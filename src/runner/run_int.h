@@ -192,6 +192,9 @@ enum status run_model_path(const char *name, char *out, size_t cap, struct err *
 const char *run_graph_dir(struct run *r, char *buf, size_t cap);
 
 /* data_nodes.c */
+/* A tensor of zeros; NULL, with ST_INVALID in e, when it is too large to lie on the host. */
+struct flow_numbers *
+flow_numbers_new(struct run *r, const struct shape *s, enum dtype t, struct err *e);
 enum status flow_dataset_open(struct run *r, struct flow_dataset *d, struct err *e) NODISCARD;
 enum status flow_loader_open(struct run *r, struct flow_loader *l, struct err *e) NODISCARD;
 enum status flow_loader_make(

@@ -397,6 +397,11 @@ enum status step_eval_make(
     return make_alone(vars, c, "evaluate", batch, out, e);
 }
 
+enum status step_lower(struct ir_program *p, struct err *e)
+{
+    return lower(p, NULL, e);
+}
+
 enum status step_forward_make(
     struct ir_vars *vars, const struct model *m, struct shape input, enum precision precision,
     struct ir_program **out, struct err *e)

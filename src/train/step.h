@@ -85,6 +85,8 @@ enum status step_choose(
 
 /* The program of batch `i` of an epoch of c->batches. */
 enum step_program step_program_of(const struct step_config *c, int64_t i);
+/* Layouts and fusions, for programs built elsewhere; verified. */
+enum status step_lower(struct ir_program *p, struct err *e) NODISCARD;
 /* Program of a plain forward pass (Inference): output "output". */
 enum status step_forward_make(
     struct ir_vars *vars, const struct model *m, struct shape input, enum precision precision,
