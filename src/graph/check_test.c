@@ -72,7 +72,7 @@ TEST(
 {
     struct graph *g = parse(
         "{\"nodes\":[{\"id\":\"s\",\"type\":\"Start\"},{\"id\":\"t\",\"type\":\"TensorCreate\"},"
-        "{\"id\":\"c\",\"type\":\"Conv2d\",\"data\":{\"params\":{\"padding\":\"same\"}}},"
+        "{\"id\":\"c\",\"type\":\"Normalize\",\"data\":{\"params\":{\"axis\":\"same\"}}},"
         "{\"id\":\"k\",\"type\":\"KNN\"}],\"edges\":[{\"source\":\"s\",\"sourceHandle\":"
         "\"trigger\","
         "\"target\":\"c\",\"type\":\"trigger\"},{\"source\":\"t\",\"sourceHandle\":\"tensor\","
@@ -80,11 +80,11 @@ TEST(
     /* The reference does not check an unbounded parameter: neither do we where we do not run it. */
     CHECK_EQ(graph_check(g, GRAPH_RUN), 0);
     CHECK_EQ(graph_check_runnable(g), 1);
-    CHECK_STR(issue(g, "type_not_runnable")->message, "This version cannot run node c (Conv2d)");
+    CHECK_STR(issue(g, "type_not_runnable")->message, "This version cannot run node c (Normalize)");
     struct err e = {0};
     CHECK_EQ(graph_verdict(g, &e), ST_UNSUPPORTED);
     CHECK_STR(e.node, "c");
-    CHECK_STR(e.node_type, "Conv2d");
+    CHECK_STR(e.node_type, "Normalize");
     graph_free(g);
 }
 

@@ -16,6 +16,7 @@ struct attention {
     int64_t embed, heads;
     double dropout;
     bool causal;
+    bool weights; /* also gives its weights, in layer_run.more */
 };
 
 /* ---- variables ---- */
@@ -172,7 +173,7 @@ attend(const struct layer_run *r, const struct attention *a, int query, int key,
         int all = project(r, a, query, 0, 3);
         y = ir_attention(p, all, IR_NONE, IR_NONE, IR_NONE, rng, &attr);
         q = all;
-        if (r->more) {
+        if (a->weights) {
             q = heads_of(r, a, all, 0);
             k = heads_of(r, a, all, 1);
         }
@@ -190,7 +191,7 @@ attend(const struct layer_run *r, const struct attention *a, int query, int key,
     }
     if (y < 0 || p->err.status != ST_OK)
         return IR_NONE;
-    if (r->more)
+    if (a->weights)
         r->more[0] = weights_of(r, a, q, k);
     struct shape s = ir_value_at(p, y)->shape;
     char place[LAYER_NAME_MAX];
@@ -232,7 +233,8 @@ static bool lengths_fit(const struct layer_run *r, const int *x, int n)
 int forward_attention(const struct layer_run *r)
 {
     const struct layer_params *a = &r->layer->params;
-    struct attention own = {"attn.", a->embed_dim, a->num_heads, a->dropout, a->causal};
+    struct attention own = {"attn.",    a->embed_dim, a->num_heads,
+                            a->dropout, a->causal,    r->more != NULL};
     int x[3];
     bool single = false;
     if (r->n_in == 2)
@@ -273,7 +275,7 @@ static int attention_part(const struct stack_run *s, int x, const char *part, in
     const struct layer_params *a = &s->r->layer->params;
     struct place at = place_of(s->stack, s->i, part);
     bool own = memory == IR_NONE;
-    struct attention attention = {at.text, a->d_model, a->nhead, a->dropout, own && a->causal};
+    struct attention attention = {at.text, a->d_model, a->nhead, a->dropout, own && a->causal, false};
     int y = attend(s->r, &attention, x, own ? x : memory, own ? x : memory);
     return layer_dropout(s->r, y, a->dropout, place_of(s->stack, s->i, own ? "1" : "2").text);
 }

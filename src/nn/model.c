@@ -363,7 +363,7 @@ enum status model_layer_forward(
     int outputs[MODEL_LAYER_OUTPUTS], struct err *e)
 {
     const struct layer *l = &m->layers[0];
-    int blocks = 0, in[8], node = p->node;
+    int blocks = 0, in[8];
     ASSERT(m->n_layers == 1 && l->n_sources <= 8);
     for (int i = 0; i < MODEL_LAYER_OUTPUTS; i++)
         outputs[i] = IR_NONE;
@@ -379,9 +379,7 @@ enum status model_layer_forward(
         .blocks = &blocks};
     for (int i = 0; i < l->n_sources; i++)
         in[i] = value_of(l->source[i], inputs, NULL);
-    p->node = l->node;
     outputs[0] = l->type->forward(&r);
-    p->node = node;
     if (p->err.status != ST_OK)
         blame(p, l);
     return ir_status(p, e);

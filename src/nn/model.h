@@ -58,7 +58,7 @@ enum status model_forward(
  * outputs[0] its result, then up to two more: an LSTM's and a GRU's last states, attention's
  * averaged weights, what a PositionalEncoding added, a MoE's weights and the numbers of the
  * experts. IR_NONE where there is nothing. */
-enum { MODEL_LAYER_OUTPUTS = 3 };
+enum { MODEL_LAYER_OUTPUTS = 3 }; /* operators keep p->node */
 enum status model_layer_forward(
     const struct model *m, struct ir_program *p, const int *inputs, bool training, int rng,
     int outputs[MODEL_LAYER_OUTPUTS], struct err *e) NODISCARD;

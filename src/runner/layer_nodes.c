@@ -244,6 +244,20 @@ static enum status layer_emit(struct small *s, const struct row *row, struct err
     return model_layer_forward(s->model, s->p, s->in, row->training, rng, s->out, e);
 }
 
+/* What the node has no port for is not computed, nor a further result that nobody reads:
+ * attention's weights are larger than all else. */
+static void outputs_drop(struct small *s)
+{
+    struct node_port p;
+    char buf[32];
+    json_t *params = graph_params_full(s->n);
+    for (size_t i = 0; i < SMALL_PORTS_MAX; i++)
+        if (!node_port_at(s->n->kind, params, true, i, &p, buf) ||
+            (i > 0 && graph_output_uses(s->run->graph, s->node, p.name) == 0))
+            s->out[i] = IR_NONE;
+    json_decref(params);
+}
+
 static enum status build(struct small *s, const struct row *row, struct err *e)
 {
     TRY(inputs_get(s, e));
@@ -258,6 +272,7 @@ static enum status build(struct small *s, const struct row *row, struct err *e)
     TRY(ir_status(s->p, e));
     TRY(row->layer ? layer_emit(s, row, e) : row->emit(s, e));
     TRY(ir_status(s->p, e));
+    outputs_drop(s);
     for (int i = 0; i < SMALL_PORTS_MAX; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "out%d", i);
@@ -353,6 +368,17 @@ out:
     return st;
 }
 
+/* The layer inside is called "layer" and its model SequentialModel: the user knows the node only.
+ */
+static void blame(const struct small *s, struct err *e)
+{
+    const char *after = strstr(e->text, "): ");
+    if (str_starts(e->text, "layer \"layer\" (") && after)
+        memmove(e->text, after + 3, strlen(after + 3) + 1);
+    if (str_eq(e->node, s->n->id))
+        (void)snprintf(e->node_type, sizeof e->node_type, "%s", s->n->type);
+}
+
 enum status node_small(struct run *r, size_t node, struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
@@ -367,8 +393,8 @@ enum status node_small(struct run *r, size_t node, struct err *e)
     ir_vars_init(&s->vars);
     s->p = ir_program_new(n->kind->name, &s->vars);
     enum status st = run_small(s, row, e);
-    if (st != ST_OK && !e->node_type[0])
-        (void)snprintf(e->node_type, sizeof e->node_type, "%s", n->type);
+    if (st != ST_OK)
+        blame(s, e);
     ir_program_free(s->p);
     model_free(s->model);
     ir_vars_release(&s->vars);
