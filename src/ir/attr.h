@@ -96,6 +96,14 @@ struct loss_attr {
     double beta;     /* SMOOTH_L1: beta; HUBER: delta */
     bool log_target; /* KLDIV */
 };
+/* A product with the head's weight, and its cross-entropy. */
+struct linear_loss_attr {
+    struct loss_attr loss; /* first: what attr.loss is for the other losses */
+    int64_t chunk;         /* tokens at a time */
+    bool in_out;           /* weight is [E, V], not [V, E] */
+    bool correct;          /* counts hits, as COUNT_CORRECT */
+    bool dx, dweight, dbias;
+};
 enum optim_kind {
     OPTIM_SGD,
     OPTIM_ADAM,
@@ -121,8 +129,8 @@ struct optim_attr {
     double beta2_decay, eps2, d; /* Adafactor; its eps is eps1, 0 being the type's epsilon */
     bool nesterov, amsgrad, centered, maximize;
     /* How state and parameter are stored (optim_state.h: optim_attr_for). */
-    bool int8;       /* states in 8 bits, block by block */
-    bool master;     /* the first state is the parameter in float32; the parameter is its rounding */
+    bool int8;   /* states in 8 bits, block by block */
+    bool master; /* the first state is the parameter in float32; the parameter is its rounding */
     bool stochastic; /* the parameter is rounded up or down by chance: hyper[3], hyper[4] are halves
                         of the seed, and `stream` is the parameter's */
     bool factored;   /* Adafactor: rank 2 or more */
@@ -164,6 +172,7 @@ struct grad_check_attr {
 };
 
 union op_attr {
+    struct linear_loss_attr linear_loss;
     struct conv_attr conv;
     struct pool_attr pool;
     struct norm_attr norm;

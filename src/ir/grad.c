@@ -43,7 +43,7 @@ void ir_grad_replace(struct ir_grad *g, int value, int gradient)
 }
 
 /* Marks the floating values that trainable variables lead to. */
-static void mark_needed(struct ir_program *p)
+void ir_needs_grad(struct ir_program *p)
 {
     for (size_t i = 0; i < p->values.n; i++) {
         struct ir_value *v = &p->values.data[i];
@@ -114,7 +114,7 @@ void ir_backward(struct ir_program *p, int loss, int seed, int *grad_of_var)
         return;
     }
     int node = p->node;
-    mark_needed(p);
+    ir_needs_grad(p);
     p->phase = PHASE_BACKWARD;
     struct ir_grad g = {.p = p, .n = (int)p->values.n};
     g.gradient = mem_alloc(sizeof(int) * (size_t)g.n);

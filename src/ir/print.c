@@ -199,6 +199,13 @@ static void show_class_loss(struct str *s, const struct ir_op *op)
     real(s, "label_smoothing", op->attr.loss.label_smoothing, 0);
 }
 
+static void show_linear_loss(struct str *s, const struct ir_op *op)
+{
+    show_class_loss(s, op); /* linear_loss begins with loss */
+    whole(s, "chunk", op->attr.linear_loss.chunk, 0);
+    flag(s, "in_out", op->attr.linear_loss.in_out);
+}
+
 static void show_element_loss(struct str *s, const struct ir_op *op)
 {
     static const char *const kinds[] = {"mse", "l1",         "smooth_l1", "huber",
@@ -229,8 +236,9 @@ static void show_grad_check(struct str *s, const struct ir_op *op)
 
 static const char *optim_label(enum optim_kind kind)
 {
-    static const char *const names[OPTIM_COUNT] = {"sgd",   "adam",  "adamw", "rmsprop", "adagrad",
-                                                   "radam", "nadam", "rprop", "asgd",    "adafactor"};
+    static const char *const names[OPTIM_COUNT] = {"sgd",     "adam",     "adamw", "rmsprop",
+                                                   "adagrad", "radam",    "nadam", "rprop",
+                                                   "asgd",    "adafactor"};
     return names[kind];
 }
 
@@ -300,6 +308,7 @@ static const struct shower {
     {"dropout", show_dropout},
     {"cross_entropy", show_class_loss},
     {"nll", show_class_loss},
+    {"linear_cross_entropy", show_linear_loss},
     {"loss_ew", show_element_loss},
     {"loss_grad", show_loss_grad},
     {"grad_check", show_grad_check},

@@ -201,6 +201,8 @@ bool ir_may_overwrite(const struct ir_op *op, int operand);
  * trainable variables and what leads to them get gradients. Phase becomes BACKWARD. A variable used
  * several times gets one gradient, summed in order of use from last to first. */
 void ir_backward(struct ir_program *p, int loss, int seed, int *grad_of_var);
+/* Sets needs_grad of every value: the floating ones that trainable variables lead to. */
+void ir_needs_grad(struct ir_program *p);
 /* For gradient rules: the gradient of a value so far (IR_NONE: none), whether one is wanted, and
  * adding a contribution (takes the value's type and shape). */
 int ir_grad_get(const struct ir_grad *g, int value);

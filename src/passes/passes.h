@@ -28,6 +28,18 @@ enum status pass_autocast(struct ir_program *p, enum dtype low, struct err *e) N
  * arithmetic, as long as it is no product with a weight (attention's core, softmax, pooling). */
 enum status pass_recompute(struct ir_program *p, bool wide, struct err *e) NODISCARD;
 
+/* The head's product and its cross-entropy as one operator, `tokens` tokens at a time (L6). Comes
+ * before the gradients; `seed` is the value that they will start from, IR_NONE in evaluation.
+ * Changes nothing and says in *why (else NULL) what is missing where the program does not end so.
+ */
+struct loss_chunk_options {
+    int64_t tokens;
+    int loss, seed; /* values */
+};
+enum status pass_loss_chunk(
+    struct ir_program *p, const struct loss_chunk_options *o, const char **why,
+    struct err *e) NODISCARD;
+
 /* Activation checkpointing: of what the first `count` segments of the forward pass compute, the
  * backward pass keeps only what enters a segment and computes the rest again, to the bit, just
  * before it is needed. Comes before pass_recompute, which sees the second computation as forward

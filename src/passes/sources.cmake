@@ -1,2 +1,2 @@
-set(SOURCES passes.c rewrite.c autocast.c checkpoint.c recompute.c update.c update_early.c layout.c fuse.c)
+set(SOURCES passes.c rewrite.c autocast.c checkpoint.c loss_chunk.c recompute.c update.c update_early.c layout.c fuse.c)
 set(TESTS)

@@ -294,6 +294,13 @@ static void warn_batch_statistics(struct train *t)
         (long long)train_effective_batch(t));
 }
 
+static void warn_chunks(struct train *t)
+{
+    if (t->steps.unchunked)
+        train_warn(
+            t, "loss_chunk_tokens", "loss_chunk_tokens has no effect: %s", t->steps.unchunked);
+}
+
 enum status train_start(
     struct train *t, struct loader *train, struct loader *val, const struct train_weights *w,
     struct err *e)
@@ -308,6 +315,7 @@ enum status train_start(
     window_state_make(t);
     warn_batch_statistics(t);
     warn_bare_weights(t);
+    warn_chunks(t);
     if (val && t->steps_config.val_batches == 0)
         train_warn(
             t, "validation",

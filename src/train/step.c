@@ -178,6 +178,21 @@ static enum status autocast(
     return ST_OK;
 }
 
+/* Head and cross-entropy in chunks of tokens; seed: IR_NONE in evaluation. */
+static enum status chunk_loss(
+    struct ir_program *p, const struct step_config *c, const struct step_dump *d, int loss,
+    int seed, const char **why, struct err *e)
+{
+    struct loss_chunk_options o = {
+        .tokens = c->levers.loss_chunk_tokens, .loss = loss, .seed = seed};
+    *why = NULL;
+    if (o.tokens == 0 || loss == IR_NONE)
+        return ST_OK;
+    TRY(pass_loss_chunk(p, &o, why, e));
+    dump(d, p, PASS_LOSS_CHUNK);
+    return ST_OK;
+}
+
 static struct layout_options layouts(void)
 {
     return (struct layout_options){.enabled = true, .blocked = true};
@@ -239,6 +254,7 @@ static enum status build_train(
     enum status st = ST_OK;
     p->node = IR_NONE;
     int seed = ir_input(p, "loss_seed", DT_F32, shape_scalar());
+    TRY_OUT(chunk_loss(p, c, d, loss, seed, &set->unchunked, e));
     ir_backward(p, loss, seed, grads);
     TRY_OUT(ir_status(p, e));
     dump(d, p, PASS_GRADIENTS);
@@ -266,8 +282,10 @@ static enum status build_eval(
     const struct step_dump *d, struct err *e)
 {
     int loss = IR_NONE;
+    const char *why;
     TRY(forward(p, c, set, batch, false, &loss, e));
     TRY(autocast(p, c, d, e));
+    TRY(chunk_loss(p, c, d, loss, IR_NONE, &why, e));
     return lower(p, d, e);
 }
 

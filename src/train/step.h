@@ -59,6 +59,7 @@ struct step_set {
     struct update_vars update;
     int weight_var, pos_weight_var; /* constants of the loss; IR_NONE: none */
     int *best_var;                  /* by state of the model: its best copy; NULL: none kept */
+    const char *unchunked;          /* why loss_chunk_tokens has no effect; NULL: it has, or is 0 */
     int segments;                   /* checkpointing: of the forward pass; 0 where it is off */
 };
 

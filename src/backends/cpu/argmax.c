@@ -5,8 +5,7 @@
 
 #include <math.h>
 
-/* Place of the first largest of `length` elements from element i on; NaN counts as largest. */
-static int64_t first_largest(const struct nd *v, int64_t i, int64_t length)
+int64_t class_largest(const struct nd *v, int64_t i, int64_t length)
 {
     float buf[ND_BLOCK], best = -INFINITY;
     int64_t place = 0;
@@ -43,7 +42,7 @@ static enum status argmax(const struct kernel_args *a, struct err *e)
     (void)parallel;
 #pragma omp parallel for schedule(static) if (parallel)
     for (int64_t i = 0; i < count; i++)
-        ((int64_t *)a->out[0].data)[i] = first_largest(&v, i * length, length);
+        ((int64_t *)a->out[0].data)[i] = class_largest(&v, i * length, length);
     return ST_OK;
 }
 
@@ -58,11 +57,11 @@ static enum status count_correct(const struct kernel_args *a, struct err *e)
 #pragma omp parallel for schedule(static) reduction(+ : correct, counted) if (parallel)
     for (int64_t p = 0; p < r.positions; p++) {
         int64_t t =
-            r.soft ? first_largest(&r.target, p * r.classes, r.classes) : class_target(&r, p);
+            r.soft ? class_largest(&r.target, p * r.classes, r.classes) : class_target(&r, p);
         if (!r.soft && (t < 0 || t == a->attr->loss.ignore_index))
             continue;
         counted++;
-        correct += first_largest(&r.scores, p * r.classes, r.classes) == t;
+        correct += class_largest(&r.scores, p * r.classes, r.classes) == t;
     }
     int64_t *out = a->out[0].data;
     out[0] = correct;

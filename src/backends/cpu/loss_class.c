@@ -24,14 +24,6 @@ enum {
     EXACT_CLASSES = 4096 /* up to here the gradient forms the sum anew instead of using lse */
 };
 
-struct job {
-    struct class_rows rows;
-    const struct loss_attr *attr;
-    const float *weight; /* NULL: all 1 */
-    double weight_sum;   /* of all classes */
-    bool mean;
-};
-
 /* Scores as [positions, C] and the targets of positions. */
 enum status class_rows_of(
     const struct tensor *scores, const struct tensor *target, struct class_rows *r, struct err *e)
@@ -78,11 +70,11 @@ static enum status check_targets(const struct class_rows *r, int64_t ignore, str
     return ST_OK;
 }
 
-static enum status job_of(
-    const struct kernel_args *a, const struct tensor *scores, const struct tensor *target,
-    const struct tensor *weight, struct job *j, struct err *e)
+enum status class_job_make(
+    const struct loss_attr *attr, const struct tensor *scores, const struct tensor *target,
+    const struct tensor *weight, struct class_job *j, struct err *e)
 {
-    *j = (struct job){.attr = &a->attr->loss};
+    *j = (struct class_job){.attr = attr};
     TRY(class_rows_of(scores, target, &j->rows, e));
     TRY(check_targets(&j->rows, j->attr->ignore_index, e));
     j->mean = j->attr->reduction == REDUCE_MEAN;
@@ -100,12 +92,12 @@ static enum status job_of(
 
 /* ---- one position's row of scores ---- */
 struct row {
-    const struct job *job;
+    const struct class_job *job;
     int64_t first;         /* element number of class 0 */
     double shift, log_sum; /* lse = shift + log_sum */
 };
 
-static double score(const struct job *j, int64_t element)
+static double score(const struct class_job *j, int64_t element)
 {
     float x;
     return (double)*nd_read(&j->rows.scores, element, 1, &x);
@@ -118,7 +110,7 @@ static double score(const struct job *j, int64_t element)
          c += n)
 
 /* Largest score and the logarithm of the sum of e^(x - largest). */
-static struct row row_of(const struct job *j, int64_t position)
+static struct row row_of(const struct class_job *j, int64_t position)
 {
     struct row r = {.job = j, .first = position * j->rows.classes};
     float buf[ND_BLOCK], m = -INFINITY;
@@ -141,7 +133,7 @@ static struct row row_of(const struct job *j, int64_t position)
 /* sum over classes of coefficient (shift - x), the coefficient w or t' w. */
 static double weighted(const struct row *r, bool soft)
 {
-    const struct job *j = r->job;
+    const struct class_job *j = r->job;
     float bx[ND_BLOCK], bt[ND_BLOCK];
     double eps = j->attr->label_smoothing, s = 0;
     float keep[2] = {(float)(1 - eps), (float)(eps / (double)j->rows.classes)};
@@ -160,7 +152,7 @@ static double weighted(const struct row *r, bool soft)
 }
 
 /* sum of t' w over classes. */
-static double soft_weight(const struct job *j, int64_t first)
+static double soft_weight(const struct class_job *j, int64_t first)
 {
     float bt[ND_BLOCK], zero[ND_BLOCK] = {0};
     double eps = j->attr->label_smoothing, s = 0;
@@ -174,7 +166,7 @@ static double soft_weight(const struct job *j, int64_t first)
 }
 
 /* The loss of a position, and its part of wsum. */
-static double position_loss(const struct job *j, int64_t p, float *lse, double *counted)
+double class_loss(const struct class_job *j, int64_t p, float *lse, double *counted)
 {
     struct row r = row_of(j, p);
     *lse = (float)(r.shift + r.log_sum);
@@ -195,7 +187,7 @@ static double position_loss(const struct job *j, int64_t p, float *lse, double *
     return loss;
 }
 
-static double position_nll(const struct job *j, int64_t p, double *counted)
+static double position_nll(const struct class_job *j, int64_t p, double *counted)
 {
     int64_t t = class_target(&j->rows, p);
     if (t == j->attr->ignore_index)
@@ -221,7 +213,7 @@ static enum status prepare(const struct kernel_args *a, int64_t *bytes, void **s
 }
 
 /* Losses of all positions; lse is NULL for NLL. */
-static void forward(const struct kernel_args *a, const struct job *j, float *lse, float *wsum)
+static void forward(const struct kernel_args *a, const struct class_job *j, float *lse, float *wsum)
 {
     double(*part)[2] = a->workspace, total[2] = {0};
     bool each = j->attr->reduction == REDUCE_NONE;
@@ -233,7 +225,7 @@ static void forward(const struct kernel_args *a, const struct job *j, float *lse
         double sum[2] = {0};
         for (int64_t p = c * CHUNK; p < (c + 1) * CHUNK && p < j->rows.positions; p++) {
             double counted,
-                loss = lse ? position_loss(j, p, &lse[p], &counted) : position_nll(j, p, &counted);
+                loss = lse ? class_loss(j, p, &lse[p], &counted) : position_nll(j, p, &counted);
             if (each)
                 dtype_store(a->out[0].data, a->out[0].dtype, p, loss);
             sum[0] += loss;
@@ -252,18 +244,20 @@ static void forward(const struct kernel_args *a, const struct job *j, float *lse
 
 static enum status cross_entropy(const struct kernel_args *a, struct err *e)
 {
-    struct job j;
+    struct class_job j;
     struct tensor none = {0};
-    TRY(job_of(a, &a->in[0], &a->in[1], a->n_in > 2 ? &a->in[2] : &none, &j, e));
+    TRY(class_job_make(
+        &a->attr->loss, &a->in[0], &a->in[1], a->n_in > 2 ? &a->in[2] : &none, &j, e));
     forward(a, &j, a->out[1].data, a->out[2].data);
     return ST_OK;
 }
 
 static enum status nll(const struct kernel_args *a, struct err *e)
 {
-    struct job j;
+    struct class_job j;
     struct tensor none = {0};
-    TRY(job_of(a, &a->in[0], &a->in[1], a->n_in > 2 ? &a->in[2] : &none, &j, e));
+    TRY(class_job_make(
+        &a->attr->loss, &a->in[0], &a->in[1], a->n_in > 2 ? &a->in[2] : &none, &j, e));
     if (j.rows.soft)
         return err_set(e, ST_INVALID, "nll takes class indices, not probabilities");
     forward(a, &j, NULL, a->out[1].data);
@@ -274,7 +268,7 @@ static enum status nll(const struct kernel_args *a, struct err *e)
 
 /* What a position's gradient is multiplied by. */
 static double
-outer_gradient(const struct kernel_args *a, const struct job *j, int64_t p, double wsum)
+outer_gradient(const struct kernel_args *a, const struct class_job *j, int64_t p, double wsum)
 {
     const struct tensor *d = &a->in[0];
     if (j->attr->reduction == REDUCE_NONE)
@@ -283,7 +277,7 @@ outer_gradient(const struct kernel_args *a, const struct job *j, int64_t p, doub
     return j->mean ? g / wsum : g;
 }
 
-static void zero_row(const struct job *j, const struct nd *out, int64_t first)
+static void zero_row(const struct class_job *j, const struct nd *out, int64_t first)
 {
     float zero[ND_BLOCK] = {0};
     BLOCKS(j, c, n)
@@ -294,7 +288,7 @@ static void zero_row(const struct job *j, const struct nd *out, int64_t first)
 static void
 spread(const struct row *r, const struct nd *out, double scale, double least, double share)
 {
-    const struct job *j = r->job;
+    const struct class_job *j = r->job;
     float bx[ND_BLOCK], by[ND_BLOCK], bt[ND_BLOCK];
     float f = (float)(scale * exp(-r->log_sum)), floor_ = (float)least, part = (float)share;
     bool plain = least == 0 && share == 0;
@@ -311,7 +305,7 @@ spread(const struct row *r, const struct nd *out, double scale, double least, do
     }
 }
 
-static void position_grad(const struct job *j, const struct nd *out, int64_t p, double d, float lse)
+void class_grad(const struct class_job *j, const struct nd *out, int64_t p, double d, float lse)
 {
     double eps = j->attr->label_smoothing, classes = (double)j->rows.classes;
     struct row r = {.job = j, .first = p * j->rows.classes, .shift = (double)lse};
@@ -335,7 +329,7 @@ static void position_grad(const struct job *j, const struct nd *out, int64_t p, 
     nd_write(out, r.first + t, 1, &y);
 }
 
-static void position_nll_grad(const struct job *j, const struct nd *out, int64_t p, double d)
+static void position_nll_grad(const struct class_job *j, const struct nd *out, int64_t p, double d)
 {
     int64_t t = class_target(&j->rows, p), first = p * j->rows.classes;
     zero_row(j, out, first);
@@ -349,8 +343,8 @@ static void position_nll_grad(const struct job *j, const struct nd *out, int64_t
 static enum status grad(const struct kernel_args *a, struct err *e)
 {
     bool nll_form = a->code == OP_NLL_GRAD;
-    struct job j;
-    TRY(job_of(a, &a->in[1], &a->in[2], &a->in[3], &j, e));
+    struct class_job j;
+    TRY(class_job_make(&a->attr->loss, &a->in[1], &a->in[2], &a->in[3], &j, e));
     struct class_rows to;
     TRY(class_rows_of(&a->out[0], &a->in[2], &to, e));
     const float *lse = nll_form ? NULL : a->in[4].data;
@@ -363,7 +357,7 @@ static enum status grad(const struct kernel_args *a, struct err *e)
         if (nll_form)
             position_nll_grad(&j, &to.scores, p, d);
         else
-            position_grad(&j, &to.scores, p, d, lse[p]);
+            class_grad(&j, &to.scores, p, d, lse[p]);
     }
     return ST_OK;
 }

@@ -127,6 +127,45 @@ enum status shape_loss_grad(
     return ST_OK;
 }
 
+/* x weight target bias? class weight? seed? */
+enum status shape_linear_cross_entropy(
+    const struct ir_program *p, const struct ir_op *op, struct ir_shape_out *out, int *n_out,
+    struct err *e)
+{
+    const struct linear_loss_attr *a = &op->attr.linear_loss;
+    const struct ir_value *x = op_in(p, op, 0), *w = op_in(p, op, 1), *t = op_in(p, op, 2);
+    const struct ir_value *bias = op_in(p, op, 3), *class_weight = op_in(p, op, 4);
+    int n = 0;
+    TRY(floats(x, "input", e));
+    TRY(floats(w, "weight", e));
+    if (x->shape.rank != 2 || w->shape.rank != 2 || t->shape.rank != 1 ||
+        x->shape.dim[1] != w->shape.dim[!a->in_out] || t->shape.dim[0] != x->shape.dim[0] ||
+        t->dtype != DT_I64)
+        return err_set(
+            e, ST_INVALID, "a head of %s over %s with targets %s", TEXT(w->shape), TEXT(x->shape),
+            TEXT(t->shape));
+    struct shape classes = SHAPE(w->shape.dim[a->in_out]);
+    if ((bias && !shape_eq(&bias->shape, &classes)) ||
+        (class_weight && !shape_eq(&class_weight->shape, &classes)))
+        return err_set(e, ST_INVALID, "expected a bias and weights of shape %s", TEXT(classes));
+    if (a->chunk < 1 || (a->loss.reduction != REDUCE_MEAN && a->loss.reduction != REDUCE_SUM))
+        return err_set(e, ST_INVALID, "a chunked loss is a mean or a sum, of chunks of 1 or more");
+    if ((a->dx || a->dweight || a->dbias) && !op_in(p, op, 5))
+        return err_set(e, ST_INTERNAL, "gradients of a chunked loss need its seed");
+    out[n++] = (struct ir_shape_out){.dtype = DT_F32, .shape = shape_scalar()};
+    out[n++] = (struct ir_shape_out){.dtype = DT_F32, .shape = shape_scalar()};
+    if (a->correct)
+        out[n++] = (struct ir_shape_out){.dtype = DT_I64, .shape = SHAPE(2)};
+    if (a->dx)
+        out[n++] = (struct ir_shape_out){.dtype = x->dtype, .shape = x->shape};
+    if (a->dweight)
+        out[n++] = (struct ir_shape_out){.dtype = DT_F32, .shape = w->shape};
+    if (a->dbias)
+        out[n++] = (struct ir_shape_out){.dtype = DT_F32, .shape = classes};
+    *n_out = n;
+    return ST_OK;
+}
+
 /* ---- gradients ---- */
 
 /* Only the first operand is differentiated. */
@@ -148,6 +187,33 @@ void grad_cross_entropy(struct ir_grad *g, const struct ir_op *op)
         return;
     int in[] = {grad_out(g, op, 0), op->in[0], op->in[1], op_arg(op, 2), op->out[1], op->out[2]};
     ir_grad_add(g, op->in[0], ir_emit(ir_grad_program(g), OP_CROSS_ENTROPY_GRAD, in, 6, &op->attr));
+}
+
+/* The float32 value that a weight in low precision was cast from. */
+static int before_cast(const struct ir_program *p, int v)
+{
+    while (v >= 0 && p->values.data[v].kind == VALUE_TEMP && p->values.data[v].def >= 0 &&
+           p->ops.data[p->values.data[v].def].code == OP_CAST)
+        v = p->ops.data[p->values.data[v].def].in[0];
+    return v;
+}
+
+/* The gradients are there already, for a loss gradient of `seed`. */
+void grad_linear_cross_entropy(struct ir_grad *g, const struct ir_op *op)
+{
+    struct ir_program *p = ir_grad_program(g);
+    const struct linear_loss_attr *a = &op->attr.linear_loss;
+    int n = 2 + a->correct, seed = op_arg(op, 5), d = grad_out(g, op, 0);
+    if (seed < 0 || ir_storage(p, d) != ir_storage(p, seed)) {
+        (void)ir_refuse(p, ST_INTERNAL, "the loss gradient of a chunked loss is not its seed");
+        return;
+    }
+    if (a->dx)
+        ir_grad_add(g, op->in[0], op->out[n++]);
+    if (a->dweight)
+        ir_grad_add(g, before_cast(p, op->in[1]), op->out[n++]);
+    if (a->dbias)
+        ir_grad_add(g, before_cast(p, op->in[3]), op->out[n++]);
 }
 
 void grad_nll(struct ir_grad *g, const struct ir_op *op)
@@ -180,6 +246,17 @@ void grad_loss_ew(struct ir_grad *g, const struct ir_op *op)
 void cost_cross_entropy(const struct ir_program *p, const struct ir_op *op, struct ir_cost *c)
 {
     cost_each(p, op, 12, c);
+}
+
+void cost_linear_cross_entropy(
+    const struct ir_program *p, const struct ir_op *op, struct ir_cost *c)
+{
+    const struct linear_loss_attr *a = &op->attr.linear_loss;
+    double n = (double)shape_count(&op_in(p, op, 2)->shape);
+    double weight = (double)shape_count(&op_in(p, op, 1)->shape);
+    double classes = (double)op_in(p, op, 1)->shape.dim[a->in_out];
+    cost_moves(p, op, c);
+    c->flops = 2 * n * weight * (1 + a->dx + a->dweight) + n * classes * (a->dx ? 20 : 12);
 }
 
 void cost_nll(const struct ir_program *p, const struct ir_op *op, struct ir_cost *c)
