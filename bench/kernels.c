@@ -1,6 +1,6 @@
 /* kernels.c - rates of products, convolutions and norms, against the machine's peak. Run by hand.
  *
- *     kernels [gemm|conv|norm|pool|attention] [threads]
+ *     kernels [gemm|conv|norm|pool|attention|products|others] [threads]
  *
  * Shapes are those of ResNet-18 for CIFAR at batch 128, a small MLP, and GPT-2's.
  */
@@ -55,13 +55,14 @@ static double time_call(enum opcode code, struct call *c)
     if (k->prepare && k->prepare(&a, &a.workspace_bytes, &a.state, &e) != ST_OK)
         exit(1);
     a.workspace = aligned_alloc(64, (size_t)(a.workspace_bytes + 127) / 64 * 64);
-    double best = 1e9;
-    for (int i = 0; i < REPEATS; i++) {
+    double best = 1e9, spent = 0;
+    for (int i = 0; i < REPEATS && spent < 2; i++) {
         double from = seconds_now();
         if (k->run(&a, &e) != ST_OK)
             exit(1);
         double s = seconds_now() - from;
         best = s < best ? s : best;
+        spent += s;
     }
     free(a.workspace);
     if (k->release)
@@ -148,7 +149,8 @@ static void row(const char *name, enum dtype t, double flops, double seconds)
 
 /* ---- products ---- */
 
-static void gemm(const char *what, int64_t m, int64_t n, int64_t k, bool ta, bool tb, enum dtype t)
+static double
+gemm(const char *what, int64_t m, int64_t n, int64_t k, bool ta, bool tb, enum dtype t)
 {
     struct call c = {.n_in = 2, .n_out = 1};
     c.attr.gemm.ta = ta, c.attr.gemm.tb = tb;
@@ -159,7 +161,9 @@ static void gemm(const char *what, int64_t m, int64_t n, int64_t k, bool ta, boo
     (void)snprintf(
         name, sizeof name, "%s %lldx%lldx%lld %s%s", what, (long long)m, (long long)n, (long long)k,
         ta ? "T" : "N", tb ? "T" : "N");
-    row(name, t, 2.0 * (double)m * (double)n * (double)k, time_call(OP_GEMM, &c));
+    double seconds = time_call(OP_GEMM, &c);
+    row(name, t, 2.0 * (double)m * (double)n * (double)k, seconds);
+    return seconds;
 }
 
 static void gemms(void)
@@ -167,17 +171,17 @@ static void gemms(void)
     static const enum dtype types[] = {DT_F32, DT_BF16};
     for (int i = 0; i < 2; i++) {
         enum dtype t = types[i];
-        gemm("square", 1024, 1024, 1024, false, false, t);
-        gemm("square", 1024, 1024, 1024, false, true, t);
-        gemm("square", 1024, 1024, 1024, true, false, t);
-        gemm("gpt2 fc", 256, 3072, 768, false, true, t);
-        gemm("gpt2 fc dgrad", 256, 768, 3072, false, false, t);
-        gemm("gpt2 fc wgrad", 3072, 768, 256, true, false, t);
-        gemm("mlp", 32, 512, 784, false, true, t);
-        gemm("mlp dgrad", 32, 784, 512, false, false, t);
-        gemm("mlp wgrad", 512, 784, 32, true, false, t);
-        gemm("mlp head", 128, 10, 512, false, true, t);
-        gemm("resnet head", 128, 10, 512, false, true, t);
+        (void)gemm("square", 1024, 1024, 1024, false, false, t);
+        (void)gemm("square", 1024, 1024, 1024, false, true, t);
+        (void)gemm("square", 1024, 1024, 1024, true, false, t);
+        (void)gemm("gpt2 fc", 256, 3072, 768, false, true, t);
+        (void)gemm("gpt2 fc dgrad", 256, 768, 3072, false, false, t);
+        (void)gemm("gpt2 fc wgrad", 3072, 768, 256, true, false, t);
+        (void)gemm("mlp", 32, 512, 784, false, true, t);
+        (void)gemm("mlp dgrad", 32, 784, 512, false, false, t);
+        (void)gemm("mlp wgrad", 512, 784, 32, true, false, t);
+        (void)gemm("mlp head", 128, 10, 512, false, true, t);
+        (void)gemm("resnet head", 128, 10, 512, false, true, t);
     }
 }
 
@@ -311,6 +315,161 @@ static void pools(void)
         }
 }
 
+/* Products of a GPT-2 block and its head on `rows` tokens, and what one step's take together. */
+static void gpt2_products(int64_t rows)
+{
+    static const struct {
+        const char *name;
+        int64_t out, in;
+        int times;
+    } linears[] = {
+        {"qkv", 2304, 768, 12},
+        {"attention out", 768, 768, 12},
+        {"mlp up", 3072, 768, 12},
+        {"mlp down", 768, 3072, 12},
+        {"head", 50257, 768, 1}};
+    for (int t = 0; t < 2; t++) {
+        enum dtype type = t ? DT_BF16 : DT_F32;
+        double all = 0, flops = 0;
+        for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) {
+            int64_t out = linears[i].out, in = linears[i].in;
+            double s = gemm(linears[i].name, rows, out, in, false, true, type);
+            s += gemm("  dX", rows, in, out, false, false, type);
+            s += gemm("  dW", out, in, rows, true, false, type);
+            all += s * linears[i].times;
+            flops += 6.0 * (double)rows * (double)out * (double)in * linears[i].times;
+        }
+        row("products of a step of GPT-2 124M", type, flops, all);
+    }
+}
+
+/* Everything else of its step, on 1024 tokens: GB/s of what must be read and written. */
+static struct call call_of(int n_in, int n_out)
+{
+    return (struct call){.n_in = n_in, .n_out = n_out};
+}
+
+static void gpt2_other(const char *name, enum opcode code, struct call *c, double bytes)
+{
+    double s = time_call(code, c);
+    (void)printf("%-44s %9.3f ms %7.1f GB/s\n", name, s * 1e3, bytes / s * 1e-9);
+}
+
+static void gpt2_elements(enum dtype t)
+{
+    struct shape wide = SHAPE(1024, 3072);
+    double bytes = 1024.0 * 3072 * dtype_size(t);
+    struct call c = call_of(1, 1);
+    c.attr.ew.tanh_form = true;
+    c.in[0] = fresh(t, LAYOUT_ROW, wide), c.out[0] = fresh(t, LAYOUT_ROW, wide);
+    gpt2_other("gelu", OP_GELU, &c, 2 * bytes);
+    c = call_of(2, 1);
+    c.attr.ew.tanh_form = true;
+    c.in[0] = fresh(t, LAYOUT_ROW, wide), c.in[1] = fresh(t, LAYOUT_ROW, wide);
+    c.out[0] = fresh(t, LAYOUT_ROW, wide);
+    gpt2_other("gelu gradient", OP_GELU_GRAD, &c, 3 * bytes);
+    c = call_of(1, 1);
+    c.attr.reduce = (struct reduce_attr){.dims = 1};
+    c.in[0] = fresh(t, LAYOUT_ROW, wide), c.out[0] = fresh(t, LAYOUT_ROW, SHAPE(3072));
+    gpt2_other("bias gradient", OP_SUM, &c, bytes);
+    c = call_of(2, 1);
+    c.in[0] = fresh(DT_F32, LAYOUT_ROW, wide), c.in[1] = fresh(t, LAYOUT_ROW, wide);
+    c.out[0] = fresh(DT_F32, LAYOUT_ROW, wide);
+    gpt2_other("residual", OP_ADD, &c, bytes + 2 * 1024 * 3072 * 4.0);
+}
+
+static void gpt2_norm(void)
+{
+    struct shape x = SHAPE(1024, 768), e = SHAPE(768), r = SHAPE(1024);
+    double bytes = 1024 * 768 * 4.0;
+    union op_attr attr = {.norm = {.kind = NORM_LAYER, .trailing = 1, .eps = 1e-5}};
+    struct call c = call_of(1, 2);
+    c.attr = attr;
+    c.in[0] = fresh(DT_F32, LAYOUT_ROW, x);
+    c.out[0] = fresh(DT_F32, LAYOUT_ROW, r), c.out[1] = fresh(DT_F32, LAYOUT_ROW, r);
+    gpt2_other("layer norm statistics", OP_NORM_STATS, &c, bytes);
+    c = call_of(5, 1);
+    c.attr = attr;
+    c.in[0] = fresh(DT_F32, LAYOUT_ROW, x), c.out[0] = fresh(DT_F32, LAYOUT_ROW, x);
+    for (int i = 1; i < 5; i++)
+        c.in[i] = fresh(DT_F32, LAYOUT_ROW, i < 3 ? r : e);
+    gpt2_other("layer norm", OP_NORM_APPLY, &c, 2 * bytes);
+    c = call_of(6, 3);
+    c.attr = attr;
+    c.in[0] = fresh(DT_F32, LAYOUT_ROW, x), c.in[1] = fresh(DT_F32, LAYOUT_ROW, x);
+    c.out[0] = fresh(DT_F32, LAYOUT_ROW, x);
+    for (int i = 2; i < 6; i++)
+        c.in[i] = fresh(DT_F32, LAYOUT_ROW, i < 4 ? r : e);
+    for (int i = 1; i < 3; i++)
+        c.out[i] = fresh(DT_F32, LAYOUT_ROW, e);
+    gpt2_other("layer norm gradient", OP_NORM_GRAD, &c, 3 * bytes);
+}
+
+/* Token numbers below n. */
+static struct tensor tokens(int64_t count, int64_t n)
+{
+    struct tensor t = fresh(DT_I64, LAYOUT_ROW, SHAPE(count));
+    for (int64_t i = 0; i < count; i++)
+        ((int64_t *)t.data)[i] = i * 7919 % n;
+    return t;
+}
+
+static void gpt2_loss(enum dtype t)
+{
+    struct shape logits = SHAPE(256, 50257), one = shape_scalar();
+    double bytes = 256.0 * 50257 * dtype_size(t);
+    struct call c = call_of(2, 3);
+    c.attr.loss.ignore_index = -100;
+    c.in[0] = fresh(t, LAYOUT_ROW, logits), c.in[1] = tokens(256, 50257);
+    c.out[0] = fresh(DT_F32, LAYOUT_ROW, one), c.out[1] = fresh(DT_F32, LAYOUT_ROW, SHAPE(256));
+    c.out[2] = fresh(DT_F32, LAYOUT_ROW, one);
+    gpt2_other("cross-entropy, 256 tokens", OP_CROSS_ENTROPY, &c, bytes);
+    c = call_of(6, 1);
+    c.attr.loss.ignore_index = -100;
+    c.in[0] = fresh(DT_F32, LAYOUT_ROW, one), c.in[1] = fresh(t, LAYOUT_ROW, logits);
+    c.in[2] = tokens(256, 50257), c.in[4] = fresh(DT_F32, LAYOUT_ROW, SHAPE(256));
+    c.in[5] = fresh(DT_F32, LAYOUT_ROW, one), c.out[0] = fresh(t, LAYOUT_ROW, logits);
+    gpt2_other("cross-entropy gradient", OP_CROSS_ENTROPY_GRAD, &c, 2 * bytes);
+}
+
+static void gpt2_update(void)
+{
+    struct shape w = SHAPE(50257, 768);
+    double bytes = 50257 * 768 * 4.0;
+    struct call c = call_of(2, 1);
+    c.in[0] = fresh(DT_F32, LAYOUT_ROW, shape_scalar());
+    *(float *)c.in[0].data = 1;
+    c.in[1] = fresh(DT_F32, LAYOUT_ROW, w), c.out[0] = fresh(DT_F32, LAYOUT_ROW, SHAPE(4));
+    gpt2_other("gradient check, embedding", OP_GRAD_CHECK, &c, bytes);
+    c = call_of(6, 3);
+    c.attr.optim = (struct optim_attr){
+        .kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+    for (int i = 0; i < 4; i++)
+        c.in[i] = fresh(DT_F32, LAYOUT_ROW, w);
+    c.in[4] = fresh(DT_F64, LAYOUT_ROW, SHAPE(2)), c.in[5] = fresh(DT_F32, LAYOUT_ROW, SHAPE(4));
+    ((double *)c.in[4].data)[1] = 5;
+    ((float *)c.in[5].data)[2] = 0;
+    gpt2_other("adamw, embedding", OP_OPTIMIZER, &c, 7 * bytes);
+    c = call_of(3, 1);
+    c.attr.embed = (struct embed_attr){.rows = 50257, .padding_idx = -1};
+    c.in[0] = tokens(1024, 50257), c.in[1] = fresh(DT_F32, LAYOUT_ROW, SHAPE(1024, 768));
+    c.in[2] = fresh(DT_F32, LAYOUT_ROW, w);
+    c.out[0] = c.in[2];
+    c.n_out = 0;
+    gpt2_other(
+        "embedding gradient, in place, 1024 tokens", OP_EMBEDDING_GRAD, &c, 1024 * 768 * 12.0);
+}
+
+static void gpt2_rest(void)
+{
+    for (int t = 0; t < 2; t++) {
+        gpt2_elements(t ? DT_BF16 : DT_F32);
+        gpt2_loss(t ? DT_BF16 : DT_F32);
+    }
+    gpt2_norm();
+    gpt2_update();
+}
+
 /* Queries, keys and values of one product, as GPT-2 has them; flops are those of the half of the
  * scores that a causal mask leaves. */
 static void attention(int64_t b, int64_t s, int64_t h, int64_t d, enum dtype t)
@@ -362,5 +521,11 @@ int main(int argc, char **argv)
         pools();
     if (strstr("attention", what))
         attentions();
+    if (strstr("products", what)) {
+        gpt2_products(256);
+        gpt2_products(4096);
+    }
+    if (strstr("others", what))
+        gpt2_rest();
     return 0;
 }
