@@ -95,6 +95,7 @@ struct loss_attr {
     double label_smoothing;
     double beta;     /* SMOOTH_L1: beta; HUBER: delta */
     bool log_target; /* KLDIV */
+    bool f32_out;    /* fused: CROSS_ENTROPY's loss leaves in float32, whatever the logits are */
 };
 /* A product with the head's weight, and its cross-entropy. */
 struct linear_loss_attr {

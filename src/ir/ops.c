@@ -116,7 +116,9 @@ bool ir_may_overwrite(const struct ir_op *op, int operand)
 {
     if (!(rows[op->code].flags & OPF_INPLACE))
         return false;
-    return op->code != OP_EMBEDDING_GRAD || operand == 2;
+    if (op->code == OP_EMBEDDING_GRAD)
+        return operand == 2;
+    return op->code != OP_CROSS_ENTROPY_GRAD || operand == 1; /* targets may have that form too */
 }
 
 void ir_mutated_outs(const struct ir_program *p, const struct ir_op *op, struct ir_shape_out *out)

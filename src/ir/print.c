@@ -197,6 +197,7 @@ static void show_class_loss(struct str *s, const struct ir_op *op)
     str_printf(s, " %s", reductions[op->attr.loss.reduction]);
     whole(s, "ignore_index", op->attr.loss.ignore_index, -100);
     real(s, "label_smoothing", op->attr.loss.label_smoothing, 0);
+    flag(s, "f32_out", op->attr.loss.f32_out);
 }
 
 static void show_linear_loss(struct str *s, const struct ir_op *op)

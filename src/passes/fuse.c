@@ -8,6 +8,9 @@
  *     (the one that does not keep the bits: it saves a rounding that autocast would do; not in
  *     float16, where that rounding overflows and the gradient scaler counts on it)
  *   cast(x) feeding a sum             -> sum reads the low type itself
+ *   cast(x) feeding a cross-entropy of many classes, and the cast of its gradient back: both in
+ *     the low type
+ *   add(a, cast(b))                   -> add reads the low type itself
  */
 #include "passes/passes.h"
 #include "passes/rewrite.h"
@@ -172,9 +175,66 @@ static void fuse_sum(struct fusing *f, struct ir_op *op)
     op->attr.reduce.f32_out = true;
 }
 
+/* The floating value that v is cast up from, IR_NONE when it is not. */
+static int cast_from(const struct fusing *f, int v)
+{
+    const struct ir_op *up = maker_of(f, v, OP_CAST);
+    if (!up || ir_value_at(f->r.p, v)->dtype != DT_F32)
+        return IR_NONE;
+    enum dtype t = ir_value_at(f->r.p, up->in[0])->dtype;
+    return t == DT_BF16 || t == DT_F16 ? up->in[0] : IR_NONE;
+}
+
+/* Logits of a large vocabulary in float32 would be the largest thing of a step; those of a few
+ * classes are not worth another form. */
+enum { CLASSES_LEAST = 1024 };
+
+static void fuse_cross_entropy(struct fusing *f, struct ir_op *op)
+{
+    int low = cast_from(f, op->in[0]);
+    if (low == IR_NONE)
+        return;
+    const struct shape *s = &ir_value_at(f->r.p, low)->shape;
+    if (s->dim[s->rank > 1 ? 1 : 0] < CLASSES_LEAST)
+        return;
+    f->uses[op->in[0]]--;
+    op->in[0] = low;
+    op->attr.loss.f32_out = true;
+}
+
+static void fuse_cross_entropy_grad(struct fusing *f, struct ir_op *op)
+{
+    struct ir_op *grad = maker_of(f, op->in[0], OP_CROSS_ENTROPY_GRAD);
+    int low = grad ? cast_from(f, grad->in[1]) : IR_NONE;
+    if (low == IR_NONE || !used_once(f, op->in[0]) ||
+        ir_value_at(f->r.p, low)->dtype != op->attr.cast.to || f->uses[grad->in[1]] > 1)
+        return; /* more uses: the loss itself reads the cast */
+    int in[6] = {grad->in[0], low, grad->in[2], grad->in[3], grad->in[4], grad->in[5]};
+    absorb(f, op, grad, in, 6, &grad->attr);
+}
+
+static void fuse_add(struct fusing *f, struct ir_op *op)
+{
+    for (int k = 0; k < 2; k++) {
+        int low = cast_from(f, op->in[k]);
+        if (low == IR_NONE || !used_once(f, op->in[k]) ||
+            ir_value_at(f->r.p, op->in[1 - k])->dtype != DT_F32)
+            continue;
+        f->gone[maker(f, op->in[k]) - f->r.ops] = true;
+        op->in[k] = low;
+        return; /* the other one must stay float32 */
+    }
+}
+
 static void visit(struct fusing *f, struct ir_op *op)
 {
     switch ((int)op->code) {
+    case OP_CROSS_ENTROPY:
+        fuse_cross_entropy(f, op);
+        break;
+    case OP_ADD:
+        fuse_add(f, op);
+        break;
     case OP_RELU:
         fuse_relu(f, op);
         break;
@@ -183,6 +243,8 @@ static void visit(struct fusing *f, struct ir_op *op)
         break;
     case OP_CAST:
         fuse_cast(f, op);
+        if (op->code == OP_CAST)
+            fuse_cross_entropy_grad(f, op);
         break;
     case OP_SUM:
         fuse_sum(f, op);

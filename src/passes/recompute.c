@@ -102,12 +102,14 @@ static void keep_base(struct plan *w, const struct ir_op *op)
     w->chain[ir_storage(w->p, v)] = 0;
 }
 
-/* Narrowly, what is read through a view stays; what the host reads always does. */
+/* Narrowly, what is read through a view of the forward pass stays; what the host reads always does.
+ * Views that the backward pass makes (of rows for a weight's gradient) follow what they view. */
 static void keep_storages(struct plan *w)
 {
     const struct ir_program *p = w->p;
     for (size_t v = 0; v < p->values.n; v++)
-        if (ir_value_at(p, (int)v)->base != (int)v && w->reads[v] > 0 && w->chain[v] == 0)
+        if (ir_value_at(p, (int)v)->base != (int)v && w->reads[v] > 0 && w->chain[v] == 0 &&
+            forward_like(w, w->maker[v]))
             w->chain[ir_value_at(p, (int)v)->base] = 0;
     for (size_t i = 0; i < p->outputs.n; i++)
         w->chain[p->outputs.data[i]] = 0;
@@ -121,7 +123,8 @@ static void count_reads(struct plan *w)
             if (p->ops.data[i].in[k] != IR_NONE && reads_late(w, i, p->ops.data[i].in[k]))
                 w->reads[p->ops.data[i].in[k]]++;
     for (size_t v = 0; v < p->values.n && !w->wide; v++)
-        if (w->reads[v] > 0 && ir_value_at(p, (int)v)->base != (int)v)
+        if (w->reads[v] > 0 && ir_value_at(p, (int)v)->base != (int)v &&
+            forward_like(w, w->maker[v]))
             w->reads[ir_value_at(p, (int)v)->base]++;
     for (size_t i = 0; i < p->outputs.n; i++)
         w->reads[p->outputs.data[i]]++;
@@ -170,6 +173,8 @@ static void rebuild(struct plan *w, struct again *a)
             if (v != IR_NONE && (size_t)v < cap && w->chain[v] > 0 && late)
                 op->in[k] = compute_again(a, v, true);
         }
+        if ((int)i >= w->start && (ir_op_row(op->code)->flags & OPF_VIEW))
+            ir_value_at(a->r.p, op->out[0])->base = ir_storage(a->r.p, op->in[0]);
         rewrite_keep(&a->r, op);
     }
 }

@@ -85,16 +85,18 @@ VEC_FN vf gelu_erf_slope(vf x)
     vf cdf = 0.5f * (1.0f + verf(x * 0.70710678118654752f));
     return cdf + x * (vexp(x * x * -0.5f) * 0.39894228040143268f);
 }
+/* (1 + tanh u) / 2 is the sigmoid of 2 u: one exponential, and no digits lost where tanh nears -1
+ */
 VEC_FN vf gelu_tanh(vf x)
 {
-    vf inner = 0.79788456080286536f * (x + 0.044715f * (x * x * x));
-    return 0.5f * x * (1.0f + vtanh(inner));
+    vf s = x * x;
+    return x * sigmoid(x * (1.5957691216057308f + 0.071354816272600247f * s));
 }
 VEC_FN vf gelu_tanh_slope(vf x)
 {
-    vf t = vtanh(0.79788456080286536f * (x + 0.044715f * (x * x * x)));
-    vf inner = 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * (x * x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+    vf s = x * x, y = sigmoid(x * (1.5957691216057308f + 0.071354816272600247f * s));
+    vf inner = 1.5957691216057308f + 0.21406444881780074f * s;
+    return y + x * y * (1.0f - y) * inner;
 }
 /* tanh(ln(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2); 1 where e^x passes 2^24. */
 VEC_FN vf tanh_softplus(vf x)

@@ -6,6 +6,9 @@
 #include "backends/cpu/vec.h"
 
 typedef double vd VEC_TYPE(8 * VEC_LANES);
+/* Eight whatever the set: the order of a sum depends on it. */
+typedef float eight_floats VEC_LOOSE(32, 4);
+typedef double eight_doubles VEC_TYPE(64);
 
 VEC_FN vf load_n(const float *x, int i, int n)
 {
@@ -65,12 +68,18 @@ static double dot(const float *x, const float *y, int n)
 /* In double throughout: squares of float32 overflow it. */
 static double sum_squares(const float *x, float scale, float scale2, int n)
 {
-    double s[8] = {0};
-    for (int i = 0; i < n; i += 8) {
-        for (int k = 0; k < 8 && i + k < n; k++) {
-            double v = (double)(x[i + k] * scale * scale2);
-            s[k] += v * v;
-        }
+    eight_doubles total = {0};
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        eight_floats scaled = *(const eight_floats *)(x + i) * scale * scale2;
+        eight_doubles v = __builtin_convertvector(scaled, eight_doubles);
+        total += v * v;
+    }
+    double s[8];
+    memcpy(s, &total, sizeof s);
+    for (int k = 0; i + k < n; k++) {
+        double v = (double)(x[i + k] * scale * scale2);
+        s[k] += v * v;
     }
     return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
 }

@@ -64,7 +64,7 @@ enum status shape_cross_entropy(
             e, ST_INVALID, "label_smoothing must be between 0.0 and 1.0, got %g", smoothing);
     TRY(class_check(p, op, true, e));
     struct shape each = without_classes(&x->shape);
-    out[0].dtype = x->dtype;
+    out[0].dtype = op->attr.loss.f32_out ? DT_F32 : x->dtype;
     out[0].shape = op->attr.loss.reduction == REDUCE_NONE ? each : shape_scalar();
     out[1].dtype = out[2].dtype = DT_F32;
     out[1].shape = each;
