@@ -221,8 +221,17 @@ enum status run_plan(struct run *r, struct err *e)
     if (!fits(r))
         TRY(plan_frugally(r, e));
     r->planned = true;
-    what_if_savings(r);
+    if (!r->o.quick)
+        what_if_savings(r);
     return ST_OK;
+}
+
+struct run_figures run_figures(const struct run *r)
+{
+    return (struct run_figures){
+        .peak_bytes = r->bill.peak_bytes,
+        .host_bytes = r->bill.host_bytes,
+        .train_flops = r->bill.train_flops};
 }
 
 enum status run_execute(struct run *r, struct err *e)

@@ -22,6 +22,7 @@ struct run_options {
     const char *dump_after; /* a pass's name, or NULL: programs go to dump_out */
     FILE *dump_out;
     bool map;     /* the plan says where every buffer lies, and when: "map" of each program */
+    bool quick;   /* the plan says nothing of what each choice saves: one pass over the graph */
     bool profile; /* the document gets "profile": time by operator and by node */
 };
 
@@ -45,6 +46,13 @@ enum status run_execute(struct run *r, struct err *e) NODISCARD;
 /* ST_OOM with advice and the peak each item leads to when the plan is above `budget_bytes`; 0: no
  * budget; negative: what the machine has left (O2). After run_plan. */
 enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e) NODISCARD;
+
+/* What planning found, in numbers; after run_plan. */
+struct run_figures {
+    int64_t peak_bytes, host_bytes;
+    double train_flops; /* of one micro-batch of the training loop with the largest peak; 0: none */
+};
+struct run_figures run_figures(const struct run *r);
 
 /* Documents, valid after run_plan: new references. */
 /* What `snug plan --json` gives beside schema and status: peak_bytes, lower_bound_bytes,

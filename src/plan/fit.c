@@ -1,0 +1,284 @@
+/* fit.c - searches sets of levers with the planner as oracle. */
+#include "fit_int.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int count(const struct fit *f, const struct fit_choice *c)
+{
+    int n = 0;
+    for (int i = 0; i < f->levers_n; i++)
+        n += c->level[i] > 0;
+    return n;
+}
+
+/* ---- one plan ---- */
+
+/* The graph with the user's --set and those of a choice. */
+static enum status
+graph_with(const struct fit *f, const struct fit_choice *c, struct graph **out, struct err *e)
+{
+    struct arena memory = {0};
+    arena_init(&memory);
+    const char **more = fit_settings(f, c, &memory);
+    size_t n = 0;
+    while (more[n])
+        n++;
+    const char **sets = ARENA_ARRAY(&memory, const char *, f->o.n_sets + n + 1);
+    for (size_t i = 0; i < f->o.n_sets; i++)
+        sets[i] = f->o.sets[i];
+    for (size_t i = 0; i < n; i++)
+        sets[f->o.n_sets + i] = more[i];
+    enum status st = graph_prepare(f->o.path, sets, f->o.n_sets + n, out, e);
+    arena_release(&memory);
+    return st;
+}
+
+/* How much smaller the micro-batch of a choice is. */
+static int batch_shift(const struct fit *f, const struct fit_choice *c)
+{
+    int shift = 0;
+    for (int i = 0; i < f->levers_n; i++)
+        if (c->level[i])
+            shift += f->levers[i].batch_shift[c->level[i] - 1];
+    return shift;
+}
+
+static enum status
+make_plan(struct fit *f, const struct fit_choice *c, struct fit_plan *out, struct err *e)
+{
+    struct graph *g = NULL;
+    struct run *r = NULL;
+    struct run_options o = f->o.run;
+    o.budget_bytes = 0;
+    o.quick = true;
+    enum status st = graph_with(f, c, &g, e);
+    if (st == ST_OK)
+        st = run_new(g, &o, NULL, &r, e);
+    if (st == ST_OK)
+        st = run_plan(r, e);
+    if (st == ST_OK) {
+        struct run_figures figures = run_figures(r);
+        out->valid = true;
+        out->peak_bytes = figures.peak_bytes;
+        out->flops = figures.train_flops * (double)((int64_t)1 << batch_shift(f, c));
+        if (!f->least_plan || out->peak_bytes < f->least_bytes) {
+            f->least_bytes = out->peak_bytes;
+            f->least = *c;
+            json_decref(f->least_plan);
+            f->least_plan = run_plan_json(r, false);
+        }
+    }
+    run_free(r);
+    graph_free(g);
+    return st;
+}
+
+static bool stopped(const struct fit *f)
+{
+    return f->o.stop && f->o.stop(f->o.ctx);
+}
+
+/* The plan of a choice, made once. Levers that do not go together give one that is not valid. */
+static struct fit_plan plan_of(struct fit *f, const struct fit_choice *c)
+{
+    struct err ignored = {0};
+    struct fit_plan p = {.choice = *c};
+    for (size_t i = 0; i < f->plans.n; i++)
+        if (memcmp(&f->plans.data[i].choice, c, sizeof *c) == 0)
+            return f->plans.data[i];
+    if (f->plans_left <= 0 || stopped(f))
+        return p;
+    f->plans_left--;
+    if (make_plan(f, c, &p, &ignored) != ST_OK)
+        p.valid = false;
+    vec_push(&f->plans, p);
+    if (f->o.progress)
+        f->o.progress((int)f->plans.n, f->least_bytes, f->o.ctx);
+    return p;
+}
+
+static bool fits(const struct fit *f, const struct fit_plan *p)
+{
+    return p->valid && p->peak_bytes <= f->o.budget_bytes;
+}
+
+/* ---- sets of levers ---- */
+
+static bool usable(const struct fit *f, enum fit_group group, int lever)
+{
+    return f->levers[lever].group <= group && f->allowed[lever];
+}
+
+static bool clashes(const struct fit *f, const struct fit_choice *c, int lever)
+{
+    for (int i = 0; i < f->levers_n; i++)
+        if (i != lever && c->level[i] && fit_levers_clash(&f->levers[i], &f->levers[lever]))
+            return true;
+    return false;
+}
+
+/* Adds the lever that saves most, again and again; the number of levers at which it fits, or 0. */
+static int greedy(struct fit *f, enum fit_group group)
+{
+    struct fit_choice at = {0};
+    int64_t peak = plan_of(f, &at).peak_bytes;
+    for (int n = 1; n <= f->levers_n; n++) {
+        int best = -1;
+        for (int i = 0; i < f->levers_n; i++) {
+            struct fit_choice next = at;
+            if (!usable(f, group, i) || at.level[i] || clashes(f, &at, i))
+                continue;
+            next.level[i] = (signed char)f->levers[i].levels;
+            struct fit_plan p = plan_of(f, &next);
+            if (!p.valid || p.peak_bytes >= peak)
+                continue;
+            peak = p.peak_bytes;
+            best = i;
+        }
+        if (best < 0)
+            return 0;
+        at.level[best] = (signed char)f->levers[best].levels;
+        if (peak <= f->o.budget_bytes)
+            return n;
+    }
+    return 0;
+}
+
+/* Whether a way found before is part of the choice. */
+static bool contains_way(const struct fit *f, const struct fit_choice *c)
+{
+    for (size_t k = 0; k < f->ways.n; k++) {
+        bool inside = true;
+        for (int i = 0; i < f->levers_n; i++)
+            inside = inside && (f->ways.data[k].choice.level[i] == 0 || c->level[i] > 0);
+        if (inside)
+            return true;
+    }
+    return false;
+}
+
+/* Every lever of a choice that fits, as far back as it goes. */
+static void turn_back(struct fit *f, struct fit_choice *c)
+{
+    for (int i = 0; i < f->levers_n; i++) {
+        while (c->level[i] > 1) {
+            struct fit_choice less = *c;
+            less.level[i]--;
+            struct fit_plan p = plan_of(f, &less);
+            if (!fits(f, &p))
+                break;
+            *c = less;
+        }
+    }
+}
+
+static void try_choice(struct fit *f, enum fit_group group, struct fit_choice c)
+{
+    struct fit_plan p = plan_of(f, &c);
+    if (!fits(f, &p))
+        return;
+    turn_back(f, &c);
+    p = plan_of(f, &c);
+    double plain = f->plans.data[0].flops;
+    double more = plain > 0 && p.flops > plain ? p.flops / plain - 1 : 0;
+    vec_push(
+        &f->ways, ((struct fit_way){
+                      .choice = c,
+                      .group = group,
+                      .levers_n = count(f, &c),
+                      .peak_bytes = p.peak_bytes,
+                      .extra_compute = more < 1e-3 ? 0 : more}));
+}
+
+/* Every set of `more` further levers from `from` on, one of them at least of the group itself. */
+static void
+try_sets(struct fit *f, enum fit_group group, struct fit_choice c, int from, int more, bool own)
+{
+    if (more == 0) {
+        if (own && !contains_way(f, &c))
+            try_choice(f, group, c);
+        return;
+    }
+    for (int i = from; i < f->levers_n; i++) {
+        struct fit_choice next = c;
+        if (!usable(f, group, i) || clashes(f, &c, i))
+            continue;
+        next.level[i] = (signed char)f->levers[i].levels;
+        try_sets(f, group, next, i + 1, more - 1, own || f->levers[i].group == group);
+    }
+}
+
+static int by_cost(const void *a, const void *b)
+{
+    const struct fit_way *x = a, *y = b;
+    if (x->group != y->group)
+        return x->group < y->group ? -1 : 1;
+    if (x->extra_compute != y->extra_compute)
+        return x->extra_compute < y->extra_compute ? -1 : 1;
+    if (x->levers_n != y->levers_n)
+        return x->levers_n - y->levers_n;
+    return memcmp(&y->choice, &x->choice, sizeof x->choice); /* levers.def's order: T8 */
+}
+
+static void search_group(struct fit *f, enum fit_group group)
+{
+    int most = 0;
+    bool any = false;
+    for (int i = 0; i < f->levers_n; i++)
+        any = any || (f->levers[i].group == group && f->allowed[i]);
+    f->plans_left = FIT_PLANS_MAX;
+    if (any)
+        most = greedy(f, group);
+    for (int n = 1; n <= most; n++)
+        try_sets(f, group, (struct fit_choice){0}, 0, n, false);
+}
+
+enum status fit_search(const struct fit_options *o, struct fit **out, struct err *e)
+{
+    struct fit *f = mem_alloc(sizeof *f);
+    struct fit_plan plain = {0};
+    struct graph *g = NULL;
+    enum status st = ST_OK;
+    f->o = *o;
+    arena_init(&f->memory);
+    TRY_OUT(graph_with(f, &plain.choice, &g, e));
+    TRY_OUT(fit_levers_find(f, g, e));
+    TRY_OUT(make_plan(f, &plain.choice, &plain, e));
+    vec_push(&f->plans, plain);
+    for (int group = 0; group < FIT_GROUP_COUNT && !fits(f, &f->plans.data[0]); group++)
+        search_group(f, (enum fit_group)group);
+    if (stopped(f))
+        TRY_OUT(err_set(e, ST_INTERRUPTED, "stopped after %zu plans", f->plans.n));
+    if (f->ways.n)
+        qsort(f->ways.data, f->ways.n, sizeof *f->ways.data, by_cost);
+    *out = f;
+    f = NULL;
+out:
+    graph_free(g);
+    fit_free(f);
+    return st;
+}
+
+void fit_free(struct fit *f)
+{
+    if (!f)
+        return;
+    json_decref(f->least_plan);
+    vec_release(&f->plans);
+    vec_release(&f->ways);
+    arena_release(&f->memory);
+    mem_free(f);
+}
+
+enum status fit_write(const struct fit *f, const char *path, struct err *e)
+{
+    struct graph *g;
+    struct fit_choice none = {0};
+    TRY(graph_with(f, f->ways.n ? &f->ways.data[0].choice : &none, &g, e));
+    enum status st = graph_save(g, path, e);
+    graph_free(g);
+    return st;
+}

@@ -1,0 +1,259 @@
+/* fit_levers.c - which levers a graph has, and what --set takes for each. */
+#include "fit_int.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum numbers { SAME, ROUNDING, OTHER };
+
+struct row {
+    enum numbers numbers;
+    const char *name, *settings, *allow, *saves, *costs, *keeps, *not_with;
+};
+enum lever_row {
+#define X(ID, ...) ROW_##ID,
+#include "train/levers.def"
+#undef X
+    ROW_COUNT
+};
+static const struct row rows[] = {
+#define X(ID, numbers, name, settings, allow, saves, costs, keeps, not_with)                       \
+    {numbers, name, settings, allow, saves, costs, keeps, not_with},
+#include "train/levers.def"
+#undef X
+};
+
+typedef VEC(const char *) names;
+
+static const char **finish(struct fit *f, names *list)
+{
+    const char **out = ARENA_ARRAY(&f->memory, const char *, list->n + 1);
+    for (size_t i = 0; i < list->n; i++)
+        out[i] = list->data[i];
+    vec_release(list);
+    return out;
+}
+
+/* Whether the parameter of this node stands at its default. */
+static bool at_default(const struct graph_node *n, const struct node_param *p)
+{
+    const json_t *given = json_object_get(n->params, p->name);
+    json_t *initial = node_param_initial(p);
+    bool same = !given || json_equal(given, initial);
+    json_decref(initial);
+    return same;
+}
+
+/* "Type.param=value" for every node of the type that runs. False when this version cannot run it,
+ * or a node has chosen something of its own already. */
+static bool
+add_setting(struct fit *f, const struct graph *g, const char *text, size_t n, names *out)
+{
+    char type[64], param[64], value[64];
+    char *copy = arena_printf(&f->memory, "%.*s", (int)n, text);
+    if (sscanf(copy, "%63[^.].%63[^=]=%63s", type, param, value) != 3)
+        return false;
+    const struct node_type *t = node_type_find(type);
+    const struct node_param *p = t ? node_param_find(t, param) : NULL;
+    if (!p || (p->flags & PARAM_FLAG_LATER) ||
+        (p->type == PARAM_SELECT && node_param_option(p, value) != PARAM_OPTION_OK))
+        return false;
+    for (size_t i = 0; i < graph_order_count(g); i++) {
+        const struct graph_node *x = graph_node_at(g, graph_order_at(g, i));
+        if (x->kind != t)
+            continue;
+        if (!at_default(x, p) && strcmp(type, "Optimizer") != 0)
+            return false;
+        vec_push(out, arena_printf(&f->memory, "%s.%s=%s", x->id, param, value));
+    }
+    return out->n > 0;
+}
+
+static void
+add_plain(struct fit *f, const struct graph *g, const struct row *r, struct fit_lever *l)
+{
+    names list = {0};
+    bool ok = true;
+    for (const char *s = r->settings; ok && *s; s += strspn(s, " ")) {
+        size_t n = strcspn(s, " ");
+        ok = add_setting(f, g, s, n, &list);
+        s += n;
+    }
+    if (ok && list.n)
+        l->settings[l->levels++] = finish(f, &list);
+    else
+        vec_release(&list);
+}
+
+static bool has_batch_statistics(const struct graph *g)
+{
+    bool found = false;
+    for (size_t i = 0; i < graph_order_count(g); i++) {
+        const struct graph_node *x = graph_node_at(g, graph_order_at(g, i));
+        char *text = json_text(x->params, false);
+        found = found || strstr(x->type, "BatchNorm") || strstr(text, "BatchNorm");
+        mem_free(text);
+    }
+    return found;
+}
+
+/* The node that cuts a loop's batches; NULL when there is none. */
+static const struct graph_node *loader_of(const struct graph *g, size_t loop)
+{
+    size_t source;
+    const char *port;
+    if (!graph_input(g, loop, "dataloader", &source, &port))
+        return NULL;
+    const struct graph_node *x = graph_node_at(g, source);
+    return x->kind && node_param_find(x->kind, "batch_size") ? x : NULL;
+}
+
+/* The batch of every training loop 2^shift times smaller; accumulated: with as many more of them.
+ * False when a batch cannot be cut so. */
+static bool add_batch(struct fit *f, const struct graph *g, int shift, bool accumulated, names *out)
+{
+    int64_t parts = (int64_t)1 << shift;
+    for (size_t i = 0; i < graph_order_count(g); i++) {
+        size_t node = graph_order_at(g, i);
+        const struct graph_node *x = graph_node_at(g, node);
+        if (!x->kind || strcmp(x->kind->name, "TrainingLoop") != 0)
+            continue;
+        const struct graph_node *loader = loader_of(g, node);
+        int64_t batch = loader ? graph_param_i64(loader, "batch_size") : 0;
+        if (batch < parts || (accumulated && batch % parts))
+            return false;
+        vec_push(
+            out,
+            arena_printf(&f->memory, "%s.batch_size=%lld", loader->id, (long long)(batch / parts)));
+        if (accumulated)
+            vec_push(
+                out, arena_printf(
+                         &f->memory, "%s.accumulate_steps=%lld", x->id,
+                         (long long)(graph_param_i64(x, "accumulate_steps") * parts)));
+    }
+    return out->n > 0;
+}
+
+static void add_batches(struct fit *f, const struct graph *g, bool accumulated, struct fit_lever *l)
+{
+    for (int shift = 1; l->levels < FIT_LEVELS_MAX; shift++) {
+        names list = {0};
+        if (!add_batch(f, g, shift, accumulated, &list)) {
+            vec_release(&list);
+            return;
+        }
+        l->batch_shift[l->levels] = shift;
+        l->settings[l->levels++] = finish(f, &list);
+    }
+}
+
+static bool has_word(const char *list, const char *word)
+{
+    size_t n = strlen(word);
+    while (list && *list) {
+        size_t length = strcspn(list, ",");
+        if (length == n && memcmp(list, word, n) == 0)
+            return true;
+        list += length + (list[length] == ',');
+    }
+    return false;
+}
+
+/* Every word of --allow belongs to a lever. */
+static enum status check_words(const char *allow, struct err *e)
+{
+    char word[64];
+    for (const char *s = allow; s && *s; s += *s == ',') {
+        size_t n = strcspn(s, ",");
+        bool known = false;
+        for (int i = 0; i < ROW_COUNT; i++)
+            known = known || (n && strlen(rows[i].allow) == n && memcmp(rows[i].allow, s, n) == 0);
+        if (!known) {
+            (void)snprintf(word, sizeof word, "%.*s", n < 60 ? (int)n : 60, s);
+            return err_set(
+                e, ST_USAGE,
+                "--allow is a list of bf16, fp16, half, state8, factored, lora, qlora and batch, "
+                "separated by commas; \"%s\" is none of them",
+                word);
+        }
+        s += n;
+    }
+    return ST_OK;
+}
+
+enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
+{
+    bool statistics = has_batch_statistics(g);
+    TRY(check_words(f->o.allow, e));
+    for (int i = 0; i < ROW_COUNT; i++) {
+        const struct row *r = &rows[i];
+        struct fit_lever l = {
+            .name = r->name,
+            .allow = r->allow,
+            .costs = r->costs,
+            .keeps = r->keeps,
+            .group = (enum fit_group)r->numbers};
+        if (i == ROW_CHECKPOINT_AUTO)
+            continue; /* it answers to the budget of a run, not of a plan */
+        if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && !statistics))
+            add_batches(f, g, i == ROW_MICRO_BATCH, &l);
+        else
+            add_plain(f, g, r, &l);
+        if (l.levels == 0)
+            continue;
+        ASSERT(f->levers_n < FIT_LEVERS_MAX);
+        f->allowed[f->levers_n] = !*r->allow || has_word(f->o.allow, r->allow);
+        f->levers[f->levers_n++] = l;
+    }
+    return ST_OK;
+}
+
+static bool same_place(const char *a, const char *b)
+{
+    size_t n = strcspn(a, "=");
+    return strcspn(b, "=") == n && memcmp(a, b, n) == 0;
+}
+
+bool fit_levers_clash(const struct fit_lever *a, const struct fit_lever *b)
+{
+    for (const char **x = a->settings[0]; *x; x++)
+        for (const char **y = b->settings[0]; *y; y++)
+            if (same_place(*x, *y))
+                return true;
+    return false;
+}
+
+void fit_words_left(const struct fit *f, struct str *out)
+{
+    for (int i = 0; i < f->levers_n; i++)
+        if (!f->allowed[i] && !has_word(out->data, f->levers[i].allow))
+            str_printf(out, "%s%s", out->n ? "," : "", f->levers[i].allow);
+}
+
+void fit_words_idle(const struct fit *f, struct str *out)
+{
+    for (int i = 0; i < ROW_COUNT; i++) {
+        bool idle = *rows[i].allow && has_word(f->o.allow, rows[i].allow);
+        for (int k = 0; k < f->levers_n; k++)
+            idle = idle && strcmp(f->levers[k].allow, rows[i].allow) != 0;
+        if (idle && !has_word(out->data, rows[i].allow))
+            str_printf(out, "%s%s", out->n ? "," : "", rows[i].allow);
+    }
+}
+
+const char **fit_settings(const struct fit *f, const struct fit_choice *c, struct arena *memory)
+{
+    size_t n = 0;
+    for (int i = 0; i < f->levers_n; i++)
+        for (const char **s = c->level[i] ? f->levers[i].settings[c->level[i] - 1] : NULL; s && *s;
+             s++)
+            n++;
+    const char **out = ARENA_ARRAY(memory, const char *, n + 1);
+    n = 0;
+    for (int i = 0; i < f->levers_n; i++)
+        for (const char **s = c->level[i] ? f->levers[i].settings[c->level[i] - 1] : NULL; s && *s;
+             s++)
+            out[n++] = *s;
+    return out;
+}
