@@ -302,10 +302,22 @@ const void *dataset_numbers(const struct dataset *d, int64_t index)
     return d->x ? (const char *)d->x + (size_t)index * sample_bytes(&d->info) : NULL;
 }
 
+void dataset_write(const struct dataset *d, int64_t index, void *into)
+{
+    if (d->tokens)
+        tokens_write(d, index, 0, into);
+    else
+        memcpy(into, dataset_numbers(d, index), sample_bytes(&d->info));
+}
+
 void dataset_target(const struct dataset *d, int64_t index, void *into)
 {
     if (d->info.target == DATA_NONE)
         return;
+    if (d->tokens) {
+        tokens_write(d, index, 1, into);
+        return;
+    }
     if (d->y) {
         size_t n = dataset_target_bytes(&d->info);
         memcpy(into, (const char *)d->y + (size_t)index * n, n);

@@ -1,9 +1,10 @@
 /* dataset.h - data sets: what they are without their files, and their samples once opened.
  *
- * Three kinds, one type:
+ * Four kinds, one type:
  *   known sets (datasets.def): uint8 images and class labels, read whole into host memory;
  *   image folders: `<path>/<split>/<class>/files`, PNG and JPEG, decoded on access as RGB;
- *   arrays: numbers the caller has (float32 or int64), copied.
+ *   arrays: numbers the caller has (float32 or int64), copied;
+ *   tokens: blocks of a long row of token numbers (tokens.h).
  * Nothing here uses the network. A missing file says where it was looked for and where it comes
  * from. An opened data set does not change: any number of threads may read it.
  *
@@ -108,7 +109,9 @@ const char *dataset_class_name(const struct dataset *d, int class_index);
 const uint8_t *dataset_pixels(const struct dataset *d, int64_t index);
 enum status
 dataset_image(const struct dataset *d, int64_t index, struct image *into, struct err *e) NODISCARD;
-/* The numbers of sample `index` of arrays; NULL for images. */
+/* Writes the numbers of sample `index` of arrays or tokens. */
+void dataset_write(const struct dataset *d, int64_t index, void *into);
+/* The numbers of sample `index` of arrays, where they lie; NULL for images and tokens. */
 const void *dataset_numbers(const struct dataset *d, int64_t index);
 /* Writes the target: one int64 for classes, else target_shape's numbers. Nothing for DATA_NONE. */
 void dataset_target(const struct dataset *d, int64_t index, void *into);

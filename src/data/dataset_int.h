@@ -5,12 +5,14 @@
 #include "data/dataset.h"
 
 struct folder;
+struct token_row;
 
 struct dataset {
     struct dataset_info info;
-    uint8_t *images, *labels; /* known sets */
-    void *x, *y;              /* arrays */
-    struct folder *folder;    /* image folder */
+    uint8_t *images, *labels;       /* known sets */
+    void *x, *y;                    /* arrays */
+    struct folder *folder;          /* image folder */
+    const struct token_row *tokens; /* blocks of tokens; borrowed */
 };
 
 /* Known sets: fill images, labels, info.count and info.host_bytes; info holds what the table says.
@@ -24,6 +26,9 @@ bool cifar_present(const struct dataset_info *info, const char *folder);
 /* Samples by the files' headers alone; 0 where they do not tell. */
 int64_t idx_count(const struct dataset_info *info, const char *folder);
 int64_t cifar_count(const struct dataset_info *info, const char *folder);
+
+/* Sample `index` of blocks of tokens (shift 0) or its target (shift 1). */
+void tokens_write(const struct dataset *d, int64_t index, int64_t shift, int64_t *into);
 
 void folder_free(struct folder *f);
 const char *folder_path(const struct folder *f, int64_t index, char *buf, size_t cap);

@@ -240,7 +240,7 @@ static enum status make_batch(
             } at = {.bytes = to};
             TRY(make_image(l, index, s, at.floats, e));
         } else {
-            memcpy(to, dataset_numbers(l->d, index), l->plan.x_bytes);
+            dataset_write(l->d, index, to);
         }
         if (y)
             dataset_target(l->d, index, y + (size_t)i * l->plan.y_bytes);

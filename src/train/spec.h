@@ -19,6 +19,7 @@ enum loss_type {
     LOSS_TYPE_BCE,
     LOSS_TYPE_MARGIN_RANKING,
     LOSS_TYPE_COSINE_EMBEDDING,
+    LOSS_TYPE_LM_CROSS_ENTROPY, /* logits [B, T, V], targets [B, T]: the node LMCrossEntropyLoss */
     LOSS_TYPE_COUNT
 };
 

@@ -31,7 +31,8 @@ bool loss_has_classes(enum loss_type t)
 
 bool loss_weighs_labels(const struct loss_spec *s)
 {
-    return loss_has_classes(s->type) && s->attr.reduction == REDUCE_MEAN;
+    return (loss_has_classes(s->type) || s->type == LOSS_TYPE_LM_CROSS_ENTROPY) &&
+           s->attr.reduction == REDUCE_MEAN;
 }
 
 static enum status parse_type(const json_t *params, enum loss_type *out, struct err *e)

@@ -64,6 +64,29 @@ static int constant_read(struct ir_program *p, int var)
     return var == IR_NONE ? IR_NONE : ir_var_read(p, var);
 }
 
+/* Every position of every sequence is a sample. */
+static int lm_cross_entropy(struct ir_program *p, int logits, int target, const struct loss_attr *a)
+{
+    if (logits == IR_NONE || target == IR_NONE)
+        return IR_NONE;
+    const struct shape *s = &ir_value_at(p, logits)->shape, *t = &ir_value_at(p, target)->shape;
+    if (s->rank != 3 || t->rank != 2 || s->dim[0] != t->dim[0] || s->dim[1] != t->dim[1] ||
+        ir_value_at(p, target)->dtype != DT_I64) {
+        char given[64], wanted[64];
+        (void)err_set(
+            &p->err, ST_INVALID,
+            "LMCrossEntropyLoss compares logits [batch, positions, vocabulary] with token numbers "
+            "[batch, positions]; the model gives %s, the data set %s",
+            shape_text(s, given, sizeof given), shape_text(t, wanted, sizeof wanted));
+        err_hint(
+            &p->err, "LMTokenizedDataset gives such targets; for classes there is the Loss node");
+        return IR_NONE;
+    }
+    int64_t n = s->dim[0] * s->dim[1], vocab = s->dim[2];
+    int rows = ir_reshape(p, logits, SHAPE(n, vocab));
+    return ir_cross_entropy(p, rows, ir_reshape(p, target, SHAPE(n)), IR_NONE, a);
+}
+
 static int loss_value(
     struct ir_program *p, const struct loss_spec *loss, const struct step_set *set, const int *out,
     int n_out, int target)
@@ -74,6 +97,8 @@ static int loss_value(
         return ir_cross_entropy(p, out[0], target, weight, &loss->attr);
     case LOSS_TYPE_NLL:
         return ir_nll(p, out[0], target, weight, &loss->attr);
+    case LOSS_TYPE_LM_CROSS_ENTROPY:
+        return lm_cross_entropy(p, out[0], target, &loss->attr);
     case LOSS_TYPE_MARGIN_RANKING:
     case LOSS_TYPE_COSINE_EMBEDDING:
         if (n_out != 2) {
