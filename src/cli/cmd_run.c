@@ -125,6 +125,7 @@ int cmd_run(const struct args *a)
     struct run *r = NULL;
     struct live live;
     struct run_options o = run_options_of(a);
+    o.prepares_data = true;
     struct run_sink sink = {live_event, stop_asked, &live};
     catch_signals();
     live_begin(&live, a->json);

@@ -242,6 +242,32 @@ static void on_evaluation(struct live *l, const json_t *event)
     str_release(&s);
 }
 
+static void on_perplexity(struct live *l, const json_t *event)
+{
+    char line[256];
+    (void)snprintf(
+        line, sizeof line, "%.100s: loss %.4f, perplexity %.2f  (%lld tokens)",
+        json_get_str(event, "node_id", "?"), json_get_f64(event, "val_loss", 0),
+        json_get_f64(event, "perplexity", 0), (long long)json_get_i64(event, "tokens", 0));
+    say(l, line);
+}
+
+static void on_text(struct live *l, const json_t *event)
+{
+    say(l, json_get_str(event, "text", ""));
+}
+
+static void on_tokenize(struct live *l, const json_t *event)
+{
+    char line[256];
+    (void)snprintf(
+        line, sizeof line, "%.100s: tokens of %lld of %lld MB of text",
+        json_get_str(event, "node_id", "?"),
+        (long long)(json_get_i64(event, "bytes_done", 0) / 1000000),
+        (long long)(json_get_i64(event, "bytes", 0) / 1000000));
+    say(l, line);
+}
+
 static void on_val_step(struct live *l, const json_t *event)
 {
     struct str s;
@@ -283,6 +309,9 @@ static const struct {
     {"checkpoint", on_path},
     {"evaluation", on_evaluation},
     {"val_step", on_val_step},
+    {"perplexity", on_perplexity},
+    {"text", on_text},
+    {"tokenize", on_tokenize},
     {"log", on_log},
     {"precision_health", on_health},
 };

@@ -120,6 +120,8 @@ enum status flow_dataset_open(struct run *r, struct flow_dataset *d, struct err 
     char dir[1024];
     if (!own->open && own->folder)
         TRY(dataset_open_folder(own->path, own->split, &own->open, e));
+    if (!own->open && own->tokens)
+        TRY(dataset_from_tokens(own->info.name, own->tokens, own->seq_len, &own->open, e));
     if (!own->open) {
         struct dataset_spec spec = spec_of(r, own, dir, sizeof dir);
         enum status st = dataset_open(&spec, &own->open, e);

@@ -12,8 +12,9 @@
 const char *flow_name(enum flow_kind k)
 {
     static const char *const names[] = {
-        "nothing", "a model",     "a data set", "a data loader", "a transform", "an optimizer",
-        "a loss",  "a scheduler", "a tensor",   "a number",      "a text",      "a value"};
+        "nothing",      "a model", "a data set",  "a data loader",    "a transform",
+        "an optimizer", "a loss",  "a scheduler", "a tensor",         "a number",
+        "a text",       "a value", "a tokenizer", "a corpus of texts"};
     return names[k];
 }
 

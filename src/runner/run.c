@@ -100,6 +100,7 @@ void run_free(struct run *r)
     json_decref(r->warnings);
     json_decref(r->plan);
     json_decref(r->profile);
+    text_store_free(r->texts);
     mem_free(r);
 }
 

@@ -23,6 +23,7 @@ struct run_options {
     FILE *dump_out;
     bool map;     /* the plan says where every buffer lies, and when: "map" of each program */
     bool quick;   /* the plan says nothing of what each choice saves: one pass over the graph */
+    bool prepares_data; /* a run follows the plan: texts may be turned into tokens while planning */
     bool profile; /* the document gets "profile": time by operator and by node */
 };
 

@@ -4,6 +4,7 @@
 
 #include "runner/run.h"
 
+#include "data/tokens.h"
 #include "nn/hf.h"
 #include "nn/tensorfile.h"
 
@@ -19,7 +20,9 @@ enum flow_kind {
     FLOW_NUMBERS,
     FLOW_SCALAR,
     FLOW_STRING,
-    FLOW_JSON
+    FLOW_JSON,
+    FLOW_TOKENIZER,
+    FLOW_CORPUS
 };
 const char *flow_name(enum flow_kind k);
 
@@ -48,9 +51,37 @@ struct flow_dataset {
     bool folder;
     struct transform transform;
     bool has_transform;
-    struct dataset *open;    /* opened by the first node that reads it */
+    struct dataset *open;           /* opened by the first node that reads it */
+    const struct token_row *tokens; /* blocks of tokens, owned by the store; NULL: another kind */
+    int64_t seq_len;
     struct flow_dataset *of; /* a transformed view of another; NULL: itself */
 };
+/* Made once for a run: planning and execution use the same. */
+struct tokenizer;
+struct text_store;
+void text_store_free(struct text_store *s); /* NULL is fine */
+struct flow_tokenizer {
+    const char *node_id, *path; /* path NULL: an encoding */
+    const char *encoding;
+    int64_t size;           /* numbers there are */
+    struct tokenizer *open; /* NULL until something encodes; owned by the store */
+};
+/* Texts: a file, or a mix of others. Nothing of it is open. */
+enum { CORPUS_PARTS_MAX = 6 };
+struct flow_corpus {
+    const char *node_id;
+    char path[1200]; /* "": a mix */
+    int64_t rows_max;
+    bool tokens; /* a .bin file */
+    const struct flow_corpus *part[CORPUS_PARTS_MAX];
+    double weight[CORPUS_PARTS_MAX];
+    int n_parts;
+    bool interleave;
+    uint64_t seed;
+};
+/* text_nodes.c: the tokenizer itself. */
+enum status flow_tokenizer_open(struct run *r, struct flow_tokenizer *t, struct err *e) NODISCARD;
+
 struct flow_loader {
     const char *node_id;
     struct flow_dataset *data;
@@ -85,6 +116,8 @@ struct flow {
         double scalar;
         const char *string;
         json_t *json; /* owned by the run's list */
+        struct flow_tokenizer *tokenizer;
+        struct flow_corpus *corpus;
     };
 };
 
@@ -148,6 +181,7 @@ struct run {
     int64_t peak_measured_bytes, rss_baseline_bytes, started_ns;
     bool resume_done;
     char resumed_from[1400];
+    struct text_store *texts; /* tokenizers and tokens; NULL until one is used */
 };
 
 /* Reading and writing ports. A missing or wrong object is an error naming node and port. */
@@ -223,5 +257,14 @@ enum status flow_model_refill(struct run *r, struct flow_model *m, struct err *e
 enum status flow_model_exec(
     struct run *r, const struct graph_node *n, struct flow_model *m, struct ir_program **programs,
     int n_programs, struct exec **out, struct err *e) NODISCARD;
+
+/* train_node.c: what nodes that run a model share. */
+/* Says so where another device was asked for. */
+void run_check_device(struct run *r, const struct graph_node *n);
+/* The node's `precision`, as far as this machine has it. */
+enum precision run_precision(struct run *r, const struct graph_node *n);
+bool run_stop_asked(void *ctx); /* ctx: struct run */
+/* Done with an exec of flow_model_exec: it stays as the model's home, or goes. */
+void flow_model_leave(struct run *r, struct flow_model *m, struct exec *x);
 
 #endif

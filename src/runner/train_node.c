@@ -12,7 +12,7 @@
 
 /* D4: everything runs on the CPU, and where something else was asked for the run says so. The
  * command line counts before the node, and the node before the graph's settings. */
-static void check_device(struct run *r, const struct graph_node *n)
+void run_check_device(struct run *r, const struct graph_node *n)
 {
     const char *device = graph_param_str(n, "device"), *settings = graph_setting_device(r->graph);
     char who[256];
@@ -50,7 +50,7 @@ static int64_t accumulate_of(const struct run *r, const struct graph_node *n)
 }
 
 /* P4: what the device can do of it. */
-static enum precision precision_here(struct run *r, const struct graph_node *n)
+enum precision run_precision(struct run *r, const struct graph_node *n)
 {
     struct precision_device d = precision_cpu();
     char warning[256];
@@ -83,7 +83,7 @@ warn_range(struct run *r, const struct graph_node *n, const struct fill_ctx *ctx
 
 /* ---- training ---- */
 
-static bool stop_asked(void *ctx)
+bool run_stop_asked(void *ctx)
 {
     struct run *r = ctx;
     return r->sink.stop && r->sink.stop(r->sink.ctx);
@@ -175,7 +175,7 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .epochs = graph_param_i64(n, "epochs"),
         .max_steps = graph_param_i64(n, "max_steps"),
         .accumulate = accumulate_of(r, n),
-        .precision = precision_here(r, n),
+        .precision = run_precision(r, n),
         .precision_requested = precision_of(r, n),
         .max_norm = graph_param_f64(n, "grad_clip_norm"),
         .patience = graph_param_i64(n, "early_stopping_patience"),
@@ -406,8 +406,8 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
         c.levers.checkpointing = CHECKPOINT_BLOCKS;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &optimizer, e));
-    check_device(r, n);
-    struct train_sink sink = {pass_event, stop_asked, r};
+    run_check_device(r, n);
+    struct train_sink sink = {pass_event, run_stop_asked, r};
     struct step_dump dump = {dump_pass, r};
     struct train *t;
     TRY(train_new(&c, &parts, &sink, &dump, &t, e));
@@ -454,7 +454,7 @@ enum status flow_model_exec(
 }
 
 /* Done with an exec of flow_model_exec: it stays as the model's home, or goes. */
-static void leave_exec(struct run *r, struct flow_model *m, struct exec *x)
+void flow_model_leave(struct run *r, struct flow_model *m, struct exec *x)
 {
     if (!x)
         return;
@@ -484,7 +484,7 @@ static enum status build_evaluation(
     if (p->target != DATA_I64)
         return err_set(
             e, ST_INVALID, "EvaluateModel counts classes, and the data set's targets are none");
-    struct step_config c = {.model = m->model, .precision = precision_here(r, n)};
+    struct step_config c = {.model = m->model, .precision = run_precision(r, n)};
     c.sample.input.rank = p->rank;
     memcpy(c.sample.input.dim, p->shape, sizeof *p->shape * (size_t)p->rank);
     c.sample.target.rank = p->target_rank;
@@ -524,7 +524,7 @@ static enum status run_evaluation(
         const int64_t *hits = exec_value(x, index, ir_output_find(program, "correct"));
         *correct += hits[0];
         *counted += hits[1];
-        if (stop_asked(r))
+        if (run_stop_asked(r))
             return err_set(e, ST_INTERRUPTED, "stopped during evaluation");
     }
     return ST_OK;
@@ -539,14 +539,14 @@ enum status node_evaluate(struct run *r, size_t node, struct err *e)
     int64_t correct = 0, counted = 0;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "dataset", FLOW_DATASET, &data, e));
-    check_device(r, n);
+    run_check_device(r, n);
     enum status st = build_evaluation(r, n, model.model, data.dataset, &v, e);
     run_keep_programs(r, v.programs, v.n);
     if (st == ST_OK)
         st = flow_model_exec(r, n, model.model, v.programs, v.n, &x, e);
     if (st == ST_OK && !r->planning)
         st = run_evaluation(r, &v, x, &correct, &counted, e);
-    leave_exec(r, model.model, x);
+    flow_model_leave(r, model.model, x);
     TRY(st);
     double accuracy = counted ? (double)correct / (double)counted : 0;
     flow_set(r, node, "accuracy", (struct flow){.kind = FLOW_SCALAR, .scalar = accuracy});
@@ -578,7 +578,7 @@ enum status node_inference(struct run *r, size_t node, struct err *e)
     struct exec *x = NULL;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "input", FLOW_NUMBERS, &in, e));
-    check_device(r, n);
+    run_check_device(r, n);
     TRY(step_forward_make(
         &model.model->vars, model.model->model, in.numbers->shape, PRECISION_FP32, &p, e));
     run_keep_programs(r, &p, 1);
@@ -599,7 +599,7 @@ enum status node_inference(struct run *r, size_t node, struct err *e)
         if (st == ST_OK)
             memcpy(out->data, exec_value(x, 0, output), (size_t)(count * dtype_size(out->dtype)));
     }
-    leave_exec(r, model.model, x);
+    flow_model_leave(r, model.model, x);
     flow_set(r, node, "output", (struct flow){.kind = FLOW_NUMBERS, .numbers = out});
     flow_set(r, node, "model", model);
     return st;

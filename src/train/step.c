@@ -456,3 +456,66 @@ enum status step_forward_make(
     memcpy(c.sample.input.dim, input.dim + 1, sizeof *input.dim * (size_t)(input.rank - 1));
     return make_alone(vars, &c, "forward", input.dim[0], out, e);
 }
+
+/* Row `position` of a value [1, rows, width]: [1, width]. */
+static int row_at(struct ir_program *p, int value, int position)
+{
+    const struct shape *s = &ir_value_at(p, value)->shape;
+    int64_t rows = s->dim[1], width = s->dim[2];
+    return ir_embedding(p, position, ir_reshape(p, value, SHAPE(rows, width)), -1);
+}
+
+/* The scores of one position. Where a product makes them, its operand is cut down to the position
+ * and the product of all positions is left without use. */
+static int scores_at(struct ir_program *p, int logits, int position)
+{
+    int def = ir_value_at(p, logits)->def;
+    const struct ir_op *op = def == IR_NONE ? NULL : &p->ops.data[def];
+    bool head = op && op->code == OP_GEMM && !op->attr.gemm.ta && op->n_in <= 3 &&
+                ir_value_at(p, op->in[0])->shape.rank == 3 &&
+                ir_value_at(p, op->in[1])->shape.rank == 2;
+    if (!head)
+        return row_at(p, logits, position);
+    int in[3] = {IR_NONE, IR_NONE, IR_NONE}, n_in = op->n_in;
+    union op_attr attr = op->attr;
+    p->node = op->node;
+    memcpy(in, op->in, sizeof *in * (size_t)n_in);
+    in[0] = row_at(p, in[0], position);
+    return ir_emit(p, OP_GEMM, in, n_in, &attr);
+}
+
+static enum status
+build_next_token(struct ir_program *p, const struct model *m, int64_t length, struct err *e)
+{
+    int out;
+    if (model_input_count(m) != 1 || model_output_count(m) != 1 || model_input_dtype(m) != DT_I64)
+        return err_set(
+            e, ST_INVALID, "the model is no language model: one row of tokens in, scores out");
+    p->phase = PHASE_FORWARD;
+    int x = ir_input(p, "input", DT_I64, SHAPE(1, length));
+    TRY(model_forward(m, p, &x, 1, false, IR_NONE, &out, e));
+    const struct shape *s = &ir_value_at(p, out)->shape;
+    if (s->rank != 3 || s->dim[0] != 1 || s->dim[1] != length) {
+        char text[64];
+        return err_set(
+            e, ST_INVALID, "the model gives %s where scores [1, %lld, vocabulary] are needed",
+            shape_text(s, text, sizeof text), (long long)length);
+    }
+    int position = ir_input(p, "position", DT_I64, SHAPE(1));
+    ir_output(p, scores_at(p, out, position), "logits");
+    TRY(ir_status(p, e));
+    return lower(p, NULL, e);
+}
+
+enum status step_next_token_make(
+    struct ir_vars *vars, const struct model *m, int64_t length, struct ir_program **out,
+    struct err *e)
+{
+    struct ir_program *p = ir_program_new("next_token", vars);
+    enum status st = build_next_token(p, m, length, e);
+    if (st == ST_OK)
+        *out = p;
+    else
+        ir_program_free(p);
+    return st;
+}

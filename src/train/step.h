@@ -92,6 +92,12 @@ enum status step_lower(struct ir_program *p, struct err *e) NODISCARD;
 enum status step_forward_make(
     struct ir_vars *vars, const struct model *m, struct shape input, enum precision precision,
     struct ir_program **out, struct err *e) NODISCARD;
+/* Program for the token after a text of up to `length` tokens: inputs "input" i64[1, length] and
+ * "position" i64[1], the place of the text's last token; output "logits" f32[1, vocabulary]. Only
+ * that place goes through a head that is a product. */
+enum status step_next_token_make(
+    struct ir_vars *vars, const struct model *m, int64_t length, struct ir_program **out,
+    struct err *e) NODISCARD;
 /* An evaluation program alone: outputs "loss" (when a loss is given) and "correct" i64[2]; where
  * the loss is a mean over labels, also "loss_weight", the labels (or class weights) it is a mean
  * over. */
