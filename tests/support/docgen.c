@@ -369,8 +369,10 @@ static void losses(struct str *out)
             out, "|%s|%s|",
             t == LOSS_TYPE_CROSS_ENTROPY ? "class numbers, or probabilities"
             : t == LOSS_TYPE_NLL         ? "class numbers"
-            : pair                       ? "1 or -1; the model has two outputs"
-                                         : "numbers of the output's shape",
+            : t == LOSS_TYPE_LM_CROSS_ENTROPY
+                ? "token numbers of every position (node LMCrossEntropyLoss)"
+            : pair ? "1 or -1; the model has two outputs"
+                   : "numbers of the output's shape",
             loss_has_classes(t) ? "of class numbers" : "no");
         add_tests(out, loss_type_name(t), tests[i]);
         str_add(out, "|\n");
@@ -399,9 +401,9 @@ static void optimizers(struct str *out)
         TAKES_DAMPENING = 64,
         TAKES_FACTORS = 128
     };
-    static const char *const names[] = {"weight_decay", "momentum",  "betas",
-                                        "eps",          "amsgrad",   "nesterov",
-                                        "dampening",    "beta2_decay, eps1, eps2, d"};
+    static const char *const names[] = {
+        "weight_decay", "momentum", "betas",     "eps",
+        "amsgrad",      "nesterov", "dampening", "beta2_decay, eps1, eps2, d"};
     static const unsigned takes[OPTIM_COUNT] = {
 #define X(kind, bits, ...) [OPTIM_##kind] = (bits),
 #include "train/optimizers.def"
@@ -444,7 +446,8 @@ static void optimizers(struct str *out)
     }
     str_printf(out, "\n%s", tests_note);
     str_add(
-        out, "\nAdafactor's parameters of rank 0 and 1 have `variance`, of their shape, instead. Left out: parameter groups; what PyTorch has and "
+        out, "\nAdafactor's parameters of rank 0 and 1 have `variance`, of their shape, instead. "
+             "Left out: parameter groups; what PyTorch has and "
              "the node "
              "does not (RMSprop's\ncentered, maximize, foreach).\n");
 }
