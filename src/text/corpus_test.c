@@ -43,9 +43,7 @@ static const char *tokens_of(const struct corpus *c, struct tokenizer *t, bool e
     return out;
 }
 
-TEST(
-    corpus_rows,
-    "each line is a text, blank ones are none; the end token, a limit of rows and of tokens")
+TEST(corpus_rows, "a line is a text; end token, most rows, most tokens")
 {
     struct err e = {0};
     struct corpus *c, *two;
@@ -64,9 +62,7 @@ TEST(
     tokenizer_free(t);
 }
 
-TEST(
-    corpus_mixes,
-    "a mix is in order, or drawn by weight until a part is used up, the same for a seed")
+TEST(corpus_mixes, "a mix is in order, or drawn by weight, the same for a seed")
 {
     struct err e = {0};
     struct corpus *a, *b, *mix, *again;

@@ -131,8 +131,7 @@ TEST(wrong_files, "a wrong file is an error that names the file and what is wron
     }
 }
 
-TEST(
-    not_there, "an encoding without its file says how it gets there; an unknown one, what there is")
+TEST(not_there, "an encoding without its file says how it gets there")
 {
     struct err e = {0};
     struct tokenizer *t;
@@ -186,9 +185,7 @@ TEST(training, "what is learned opens, shortens its text, gives it back, and is 
     str_release(&back);
 }
 
-TEST(
-    training_limits,
-    "a vocabulary that the text cannot fill is smaller; one out of range is refused")
+TEST(training_limits, "a text too short for the vocabulary; sizes out of range")
 {
     struct bpe_train_result r;
     struct err e = {0};
