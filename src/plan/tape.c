@@ -51,7 +51,8 @@ struct node {
     const char *what;
     int out, in[TAPE_IN_MAX], n_in, layer;
     unsigned alias;
-    bool overwrite;
+    bool overwrite, gradual;
+    int parts[TAPE_PARTS_MAX], n_parts; /* of a split: its results; out is -1 */
     int saved[SAVED_MAX], n_saved;
     int64_t temporary, grad_temporary;
     tape_block *block;
@@ -66,7 +67,10 @@ struct tape {
     enum tape_phase phase;
     int layer;
     const char *what;
-    bool consume;             /* leaves' gradients are freed when whole */
+    bool consume; /* leaves' gradients are freed when whole */
+    bool anew;    /* sums of gradients are new tensors */
+    tape_watch *watch;
+    void *watch_ctx;
     bool recomputing, silent; /* silent: nothing is recorded */
     struct tape_peak peak, by_phase[TAPE_PHASE_COUNT];
 };
@@ -122,6 +126,8 @@ int tape_storage(struct tape *t, int64_t bytes, enum tape_kind k)
         s.kind = TAPE_RECOMPUTE;
     vec_push(&t->storages, s);
     count(t, &s, 1);
+    if (t->watch)
+        t->watch(s.bytes, t->live, t->what, t->watch_ctx);
     note(t, &t->peak);
     note(t, &t->by_phase[t->phase]);
     return (int)t->storages.n - 1;
@@ -138,8 +144,11 @@ void tape_unref(struct tape *t, int storage)
     if (storage < 0)
         return;
     struct storage *s = &t->storages.data[storage];
-    if (--s->refs == 0)
-        count(t, s, -1);
+    if (--s->refs > 0)
+        return;
+    count(t, s, -1);
+    if (t->watch)
+        t->watch(-s->bytes, t->live, t->what, t->watch_ctx);
 }
 
 static void save(struct tape *t, struct node *n, int storage)
@@ -256,6 +265,7 @@ static void record(struct tape *t, const struct tape_op *op, int out)
         .layer = t->layer,
         .alias = op->alias_in,
         .overwrite = op->overwrite_in,
+        .gradual = op->gradual,
         .temporary = op->backward_temporary,
         .grad_temporary = op->grad_temporary};
     memcpy(n.in, op->in, sizeof n.in);
@@ -292,6 +302,20 @@ int tape_apply(struct tape *t, const struct tape_op *op)
     if (needs)
         record(t, op, out);
     return out;
+}
+
+void tape_split(struct tape *t, int x, const int64_t *part_bytes, int n, int *parts)
+{
+    struct node split = {.what = "split", .out = -1, .in = {x}, .n_in = 1, .layer = t->layer};
+    bool needs = !t->silent && tape_needs_grad(t, x);
+    int storage = tape_storage_of(t, x);
+    for (int i = 0; i < n; i++) {
+        tape_ref(t, storage);
+        parts[i] = split.parts[i] = value_new(t, storage, part_bytes[i], needs, false);
+    }
+    split.n_parts = n;
+    if (needs)
+        vec_push(&t->nodes, split);
 }
 
 int tape_checkpoint(struct tape *t, tape_block *block, int x, int layer, void *ctx)
@@ -348,6 +372,17 @@ void tape_record(struct tape *t, bool on)
     t->silent = !on;
 }
 
+void tape_sum_anew(struct tape *t, bool on)
+{
+    t->anew = on;
+}
+
+void tape_set_watch(struct tape *t, tape_watch *watch, void *ctx)
+{
+    t->watch = watch;
+    t->watch_ctx = ctx;
+}
+
 void tape_enter(struct tape *t, enum tape_phase p, int layer)
 {
     t->phase = p;
@@ -362,8 +397,8 @@ void tape_enter(struct tape *t, enum tape_phase p, int layer)
 static void accumulate(struct tape *t, int value, int grad)
 {
     struct value *v = &t->values.data[value];
-    if (v->grad >= 0 && t->storages.data[v->grad].refs > 1) {
-        int sum = tape_storage(t, v->grad_bytes, TAPE_WORKING);
+    if (v->grad >= 0 && (t->anew || t->storages.data[v->grad].refs > 1)) {
+        int sum = tape_storage(t, v->grad_bytes, v->grad_kind);
         v = &t->values.data[value];
         tape_unref(t, v->grad);
         v->grad = sum;
@@ -405,6 +440,8 @@ static void run_node(struct tape *t, struct node *n, int grad)
     if (n->grad_temporary > 0)
         temporary = tape_storage(t, n->grad_temporary, TAPE_WORKING);
     tape_flash(t, n->temporary, TAPE_WORKING);
+    if (n->gradual)
+        unsave(t, n);
     for (int i = 0; i < n->n_in; i++) {
         made[i] = -1;
         if (!tape_needs_grad(t, n->in[i]))
@@ -425,6 +462,20 @@ static void run_node(struct tape *t, struct node *n, int grad)
             accumulate(t, n->in[i], made[i]);
 }
 
+static void run_split(struct tape *t, const struct node *n)
+{
+    bool any = false;
+    for (int i = 0; i < n->n_parts; i++)
+        any = any || t->values.data[n->parts[i]].grad >= 0;
+    if (!any)
+        return;
+    const struct value *x = &t->values.data[n->in[0]];
+    int grad = tape_storage(t, x->grad_bytes, x->grad_kind);
+    for (int i = 0; i < n->n_parts; i++)
+        tape_drop_grad(t, n->parts[i]);
+    accumulate(t, n->in[0], grad);
+}
+
 /* Nodes from the last one down to `mark`; they are gone afterwards. */
 static void run_back(struct tape *t, size_t mark)
 {
@@ -432,6 +483,10 @@ static void run_back(struct tape *t, size_t mark)
         struct node n = t->nodes.data[--t->nodes.n];
         t->layer = n.layer;
         t->what = n.what;
+        if (n.n_parts) {
+            run_split(t, &n);
+            continue;
+        }
         if (n.call) {
             n.call(t, n.layer, n.ctx);
             continue;

@@ -93,8 +93,12 @@ struct tape_op {
     int64_t forward_temporary; /* beside result and kept, inside the operator */
     int64_t backward_temporary;
     int64_t grad_temporary; /* lives with the gradients it makes, until the node ends */
+    bool gradual;           /* what is saved goes step by step while the gradients grow */
 };
 int tape_apply(struct tape *t, const struct tape_op *op);
+/* x as `n` views of one part each; the backward pass joins the parts' gradients into a new one. */
+enum { TAPE_PARTS_MAX = 4 };
+void tape_split(struct tape *t, int x, const int64_t *part_bytes, int n, int *parts);
 /* `block` run without being recorded; only x is kept, and the backward pass runs it again. */
 typedef int tape_block(struct tape *t, int x, int layer, void *ctx);
 int tape_checkpoint(struct tape *t, tape_block *block, int x, int layer, void *ctx);
@@ -106,6 +110,13 @@ void tape_save_with(struct tape *t, int value, int storage);
 bool tape_recomputing(const struct tape *t);
 bool tape_recording(const struct tape *t);
 void tape_record(struct tape *t, bool on); /* torch.no_grad() */
+
+/* A second gradient of a value makes a new sum (PyTorch before 2.0) instead of being added in
+ * place. */
+void tape_sum_anew(struct tape *t, bool on);
+/* Called for every allocation (bytes > 0) and free (< 0), with what is alive afterwards. */
+typedef void tape_watch(int64_t bytes, int64_t live, const char *what, void *ctx);
+void tape_set_watch(struct tape *t, tape_watch *watch, void *ctx);
 
 void tape_enter(struct tape *t, enum tape_phase p, int layer);
 void tape_backward(struct tape *t, int loss);
