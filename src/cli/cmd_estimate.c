@@ -1,8 +1,10 @@
-/* cmd_estimate.c - `snug estimate`: what a run would need, of a transformer given by numbers. */
+/* cmd_estimate.c - `snug estimate`: what a run would need: of a transformer given by numbers, or of
+ * a graph. */
 #include "cli/answer.h"
 #include "cli/commands.h"
 
 #include "plan/closed_report.h"
+#include "plan/graph_estimate.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -267,16 +269,30 @@ static enum status closed(const struct args *a, json_t **out, struct err *e)
     return closed_report(&m, &r, founding, card, out, e);
 }
 
+static enum status of_graph(const struct args *a, json_t **out, struct err *e)
+{
+    struct graph *g = NULL;
+    struct run_options o = run_options_of(a);
+    TRY(graph_of(a, &g, e));
+    enum status st = graph_estimate(g, &o, out, e);
+    graph_free(g);
+    return st;
+}
+
 int cmd_estimate(const struct args *a)
 {
     struct err e = {0};
     struct str out;
     json_t *d = NULL;
     int rc = 0;
+    bool graph = a->n_arguments > 0;
     str_init(&out);
-    enum status st = closed(a, &d, &e);
+    enum status st = graph ? of_graph(a, &d, &e) : closed(a, &d, &e);
     if (st == ST_OK && !a->json) {
-        closed_report_text(d, &out);
+        if (graph)
+            graph_estimate_text(d, &out);
+        else
+            closed_report_text(d, &out);
         rc = answer_text(out.data);
         json_decref(d);
         d = NULL;

@@ -176,7 +176,14 @@ static void count_host(struct run *r)
     for (size_t i = 0; i < r->loaders.n; i++)
         host_row(
             r, r->loaders.data[i]->node_id, "loader buffers", r->loaders.data[i]->plan.host_bytes);
+}
+
+/* Also of a graph that cannot be planned whole: an estimate starts from them. */
+static void count_models(struct run *r)
+{
     for (size_t i = 0; i < r->models.n; i++) {
+        if (!r->models.data[i]->model)
+            continue;
         r->bill.parameters += model_parameter_count(r->models.data[i]->model);
         r->bill.trainable += model_trainable_count(r->models.data[i]->model);
     }
@@ -186,6 +193,7 @@ enum status run_plan_once(struct run *r, struct err *e)
 {
     r->planning = true;
     enum status st = pass(r, e);
+    count_models(r);
     if (st == ST_OK)
         count_host(r);
     reset(r);

@@ -11,6 +11,12 @@
 #include "graph/graph.h"
 #include "train/loop.h"
 
+/* `pass`: a pass's name, of the steps of training loops; "evaluate" for the finished program of an
+ * evaluation. The program lives for the time of the call. */
+struct run_watch {
+    void (*program)(const struct ir_program *p, const char *pass, void *ctx);
+    void *ctx;
+};
 struct run_options {
     const char *device; /* as asked: NULL = the graph's, else cpu */
     bool has_seed;
@@ -25,6 +31,8 @@ struct run_options {
     bool quick;   /* the plan says nothing of what each choice saves: one pass over the graph */
     bool prepares_data; /* a run follows the plan: texts may be turned into tokens while planning */
     bool profile; /* the document gets "profile": time by operator and by node */
+    const struct run_watch *watch; /* sees every program that is planned; NULL: nobody does */
+    bool profile;                  /* the document gets "profile": time by operator and by node */
 };
 
 struct run_sink {

@@ -98,9 +98,16 @@ static void pass_event(const json_t *event, void *ctx)
         r->sink.event(event, r->sink.ctx);
 }
 
+static void run_show(const struct run *r, const struct ir_program *p, const char *pass)
+{
+    if (r->o.watch && r->planning && !r->what_if.on)
+        r->o.watch->program(p, pass, r->o.watch->ctx);
+}
+
 static void dump_pass(const struct ir_program *p, const char *pass, void *ctx)
 {
     struct run *r = ctx;
+    run_show(r, p, pass);
     if (!r->o.dump_after || !r->planning || r->what_if.on ||
         (strcmp(r->o.dump_after, pass) != 0 && strcmp(r->o.dump_after, "all") != 0))
         return;
@@ -495,10 +502,12 @@ static enum status build_evaluation(
     if (p->batches > (has_short ? 1 : 0)) {
         v->full = v->n;
         TRY(step_eval_make(&m->vars, &c, o.batch_size, &v->programs[v->n], e));
+        run_show(r, v->programs[v->n], "evaluate");
         v->n++;
     }
     if (has_short) {
         TRY(step_eval_make(&m->vars, &c, p->last_count, &v->programs[v->n], e));
+        run_show(r, v->programs[v->n], "evaluate");
         v->last = v->n++;
     } else {
         v->last = v->full;
@@ -582,6 +591,7 @@ enum status node_inference(struct run *r, size_t node, struct err *e)
     TRY(step_forward_make(
         &model.model->vars, model.model->model, in.numbers->shape, PRECISION_FP32, &p, e));
     run_keep_programs(r, &p, 1);
+    run_show(r, p, "evaluate");
     int input = ir_input_find(p, "input"), output = ir_output_find(p, "output");
     enum status st = flow_model_exec(r, n, model.model, &p, 1, &x, e);
     struct flow_numbers *out = ARENA_NEW(&r->memory, struct flow_numbers);

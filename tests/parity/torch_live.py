@@ -5,8 +5,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 
 def step_trace(make, optimizer, batch, loss_of, bf16, steps=2):
-    """[(bytes, live before the event)] of the last step. make() -> model; batch() -> (x, y); loss_of(model, x, y)
-    -> (output, loss); all made inside, so that everything alive is counted."""
+    """[(bytes, live before the event)] of the last step. make() -> model; batch() -> (x, y); loss_of(output, y)
+    -> loss; all made inside, so that everything alive is counted."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
         model = make()
         x, y = batch()
@@ -16,7 +16,8 @@ def step_trace(make, optimizer, batch, loss_of, bf16, steps=2):
             with record_function("step %d" % i):
                 optim.zero_grad(set_to_none=True)
                 with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-                    out, loss = loss_of(model, x, y)
+                    out = model(x)
+                    loss = loss_of(out, y)
                 loss.backward()
                 optim.step()
     events = p.profiler.kineto_results.events()
