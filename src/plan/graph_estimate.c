@@ -14,7 +14,7 @@ enum { LIBRARY_BYTES = 128 << 20, RESERVE_PERCENT = 20 };
 /* What the programs of a graph tell. */
 struct seen {
     struct torch_estimate cpu, cuda; /* of the training step that needs most */
-    int64_t activations, evaluation; /* bytes: of the plan's peak, of an evaluation */
+    int64_t peak, evaluation;        /* bytes: of the plan, of an evaluation's passing results */
     int64_t parameters, trainable, state, casts;
     bool trains;
     char peak_node[128];        /* the node that decides */
@@ -181,8 +181,9 @@ static json_t *static_json(const struct seen *s, const char *reason)
 {
     json_t *d = json_object();
     int64_t states = s->trains ? s->trainable * s->state : 0;
-    int64_t kept = s->activations > s->evaluation ? s->activations : s->evaluation;
-    int64_t sum = 4 * s->parameters + states + s->casts + kept;
+    int64_t fixed = 4 * s->parameters + states + s->casts;
+    int64_t kept = s->peak - fixed > s->evaluation ? s->peak - fixed : s->evaluation;
+    int64_t sum = fixed + kept;
     int64_t reserve = sum * RESERVE_PERCENT / 100, total = sum + reserve + LIBRARY_BYTES;
     json_put_i64(d, "parameters_bytes", 4 * s->parameters);
     json_put_i64(d, "gradients_and_state_bytes", states);
@@ -239,9 +240,7 @@ static void counts_from(struct seen *s, struct run *r)
     json_t *all = run_plan_json(r, false);
     s->parameters = json_get_i64(all, "parameters", 0);
     s->trainable = json_get_i64(all, "trainable", 0);
-    const json_t *by = json_object_get(all, "by_category");
-    s->activations = json_get_i64(by, category_name(CATEGORY_ACTIVATIONS), 0) +
-                     json_get_i64(by, category_name(CATEGORY_LOGITS), 0);
+    s->peak = json_get_i64(all, "peak_bytes", 0);
     (void)snprintf(s->peak_node, sizeof s->peak_node, "%s", json_get_str(all, "peak_node", ""));
     json_decref(all);
 }
