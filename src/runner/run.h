@@ -27,14 +27,9 @@ struct run_options {
     const char *resume;     /* a file, "auto", or NULL */
     const char *dump_after; /* a pass's name, or NULL: programs go to dump_out */
     FILE *dump_out;
-<<<<<<< HEAD
-    bool map;     /* the plan says where every buffer lies, and when: "map" of each program */
-    bool quick;   /* the plan says nothing of what each choice saves: one pass over the graph */
+    bool map;   /* the plan says where every buffer lies, and when: "map" of each program */
+    bool quick; /* the plan says nothing of what each choice saves: one pass over the graph */
     bool prepares_data; /* a run follows the plan: texts may be turned into tokens while planning */
-    bool profile; /* the document gets "profile": time by operator and by node */
-=======
-    bool map; /* the plan says where every buffer lies, and when: "map" of each program */
->>>>>>> 9fbbc3e (snug estimate GRAPH: fields of the watch)
     const struct run_watch *watch; /* sees every program that is planned; NULL: nobody does */
     bool profile;                  /* the document gets "profile": time by operator and by node */
 };
