@@ -248,6 +248,9 @@ static enum status second_run(const struct plan *w, struct err *e)
         for (int k = 0; k < op->n_in && i >= w->start; k++)
             if (op->in[k] != IR_NONE && (size_t)op->in[k] < n)
                 op->in[k] = compute_again(&a, op->in[k]);
+        /* A view that the backward pass makes views the second version now. */
+        if (i >= w->start && (ir_op_row(op->code)->flags & OPF_VIEW))
+            ir_value_at(w->p, op->out[0])->base = ir_storage(w->p, op->in[0]);
         rewrite_keep(&a.r, op);
     }
     mem_free(a.made);

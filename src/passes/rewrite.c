@@ -131,6 +131,8 @@ bool rewrite_heavy(const struct ir_program *p, const struct ir_op *op)
         return true;
     if (op->code == OP_GEMM)
         return is_weight(p, op->in[0]) || is_weight(p, op->in[1]);
+    if (op->code == OP_ATTENTION)
+        return false;
     row->cost(p, op, &cost);
     for (int k = 0; k < op->n_out; k++)
         results += (double)shape_count(&ir_value_at(p, op->out[k])->shape);
