@@ -244,3 +244,123 @@ def test_folders_attacked(snug):
         text = "" if result.rc == 0 else " ".join(error[k] or "" for k in ("message", "hint", "detail"))
         assert result.rc == 1 and words in text, (kind, changes, words, result)
         assert error["node_id"] in ("lm", "save"), result
+
+
+# ---- training ----
+
+LICENCE = "/usr/share/common-licenses/GPL-3"
+
+
+def need_text(snug):
+    """A real text, and a tokenizer of 320 tokens learned from it."""
+    if not os.path.exists(LICENCE):
+        raise harness.Skip("%s is missing" % LICENCE)
+    shutil.copy(LICENCE, os.path.join(snug.dir, "text.txt"))
+    learned = snug.json("tokenizer", "train", os.path.join(snug.dir, "text.txt"), "--vocab", 320, "-o",
+                        os.path.join(snug.dir, "tokenizer.json"))
+    assert learned.rc == 0, learned
+
+
+def training(model, save=None, **loop):
+    """model: (type, params). 40 updates of 8 sequences of 32 tokens, unless `loop` says otherwise."""
+    nodes = {
+        "model": model, "tokenizer": ("LMTokenizer", {"file": "tokenizer.json"}),
+        "corpus": ("TextCorpusDataset", {"source": "local_file", "local_file": "text.txt"}),
+        "tokens": ("LMTokenizedDataset", {"seq_len": 32}), "loader": ("DataLoader", {"batch_size": 8, "shuffle": True}),
+        "optimizer": ("Optimizer", {"type": "AdamW", "lr": 0.003}), "loss": ("LMCrossEntropyLoss", {}),
+        "train": ("TrainingLoop", dict({"epochs": 2, "max_steps": 40}, **loop)),
+        "perplexity": ("PerplexityEvaluate", {"max_batches": 20, "precision": "fp32"})}
+    wires = [("corpus", "dataset", "tokens", "dataset"), ("tokenizer", "tokenizer", "tokens", "tokenizer"),
+             ("tokens", "dataset", "loader", "dataset"), ("loader", "dataloader", "train", "dataloader"),
+             ("model", "model", "optimizer", "model"), ("model", "model", "train", "model"),
+             ("optimizer", "optimizer", "train", "optimizer"), ("loss", "loss_fn", "train", "loss_fn"),
+             ("train", "model", "perplexity", "model"), ("tokens", "dataset", "perplexity", "dataset")]
+    if save:
+        nodes["save"] = ("ModelSaver", save)
+        wires.append(("train", "model", "save", "model"))
+    return nodes, wires
+
+
+def measured(result):
+    assert result.rc == 0, result
+    assert result.doc["peak_bytes_planned"] == result.doc["peak_bytes_measured"], result.doc
+    return result.doc["results"]["perplexity"]["val_loss"]
+
+
+def loss_before(snug, model):
+    """The loss of the model as it is, by training it at rate 0."""
+    nodes, wires = training(model, max_steps=1)
+    nodes["optimizer"] = ("Optimizer", {"type": "SGD", "lr": 0.0})
+    return measured(run(snug, nodes, wires))
+
+
+# ids: N4
+def test_fine_tune_imported(snug):
+    """A full fine-tune lowers the loss on a real text, for every family; what is saved back is what was trained."""
+    torch = need_torch()
+    import hf_make
+    need_text(snug)
+    for kind in ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert"):
+        config, state = hf_make.make(os.path.join(snug.dir, kind), kind, vocab_size=320)
+        model = ("snug:PretrainedLM", {"path": kind})
+        before = loss_before(snug, model)
+        after = measured(run(snug, *training(model, {"format": "huggingface", "path": "tuned-" + kind})))
+        assert after < before - 0.5, (kind, before, after)
+        tuned = hf_make.read_folder(os.path.join(snug.home, "models", "tuned-" + kind))
+        assert set(tuned) == set(state), kind
+        assert all(not torch.equal(tuned[n], t) for n, t in state.items() if "key.bias" not in n), kind
+        again = loss_before(snug, ("snug:PretrainedLM", {"path": "tuned-" + kind}))
+        assert abs(again - after) < 1e-6, (kind, after, again)
+
+
+TINY = dict(SMALL, vocab_size=320, max_seq_len=64)
+
+
+# ids: N2
+def test_causal_lm_trains(snug):
+    """Every switch of CausalLMModel trains, in float32 and bf16, planned as measured."""
+    need_text(snug)
+    variants = [{}, {"positional": "rope", "norm": "rmsnorm", "n_kv_heads": 2, "qk_norm": True, "bias": False},
+                {"positional": "sinusoidal", "activation": "silu", "tie_embeddings": False, "dropout": 0.1}]
+    for changes in variants:
+        for precision in ("fp32", "bf16"):
+            model = ("CausalLMModel", dict(TINY, **changes))
+            after = measured(run(snug, *training(model, precision=precision)))
+            assert after < 5.0, (changes, precision, after)  # ln 320 is 5.8
+
+
+# ids: N2 L1
+def test_gradient_checkpointing(snug):
+    """The model's own switch: the same weights to the bit, dropout included, and a smaller peak."""
+    torch = need_torch()
+    need_text(snug)
+    peaks, states = [], []
+    for on in (False, True):
+        model = ("CausalLMModel", dict(TINY, n_layers=6, dropout=0.1, gradient_checkpointing=on))
+        result = run(snug, *training(model, {"path": "on.pt"}, max_steps=6))
+        measured(result)
+        peaks.append(result.doc["peak_bytes_planned"])
+        states.append(torch.load(os.path.join(snug.home, "models", "on.pt")))
+    assert all(torch.equal(states[1][n], t) for n, t in states[0].items())
+    assert peaks[1] < 0.8 * peaks[0], peaks
+
+
+# ids: case-T78
+def test_tied_head_resumes(snug):
+    """A checkpoint of a tied model holds both names, stays tied, and goes on where it stood."""
+    torch = need_torch()
+    need_text(snug)
+    model = ("CausalLMModel", TINY)
+    whole = measured(run(snug, *training(model, {"path": "whole.pt"}, max_steps=12)))
+    nodes, wires = training(model, {"path": "half.pt"}, max_steps=6, checkpoint_every_steps=6)
+    measured(run(snug, nodes, wires))
+    nodes["train"][1]["max_steps"] = 12
+    nodes["save"][1]["path"] = "resumed.pt"
+    path = snug.write("g.json", graph(nodes, wires))
+    found = [os.path.join(d, f) for d, _, files in os.walk(os.path.join(snug.home, "models", "periodic")) for f in files]
+    state = torch.load(found[0])["model_state_dict"]
+    assert state["lm_head.weight"].data_ptr() == state["tok_emb.weight"].data_ptr()
+    result = snug.json("run", path, "--resume", found[0])
+    assert measured(result) == whole, result
+    a, b = (torch.load(os.path.join(snug.home, "models", n + ".pt")) for n in ("whole", "resumed"))
+    assert all(torch.equal(b[n], t) for n, t in a.items())
