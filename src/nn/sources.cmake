@@ -7,7 +7,7 @@ set(SOURCES
     safetensors.c safetensors_header.c
     tensorfile.c tensorfile_match.c tensorfile_types.c
     transformer.c transformer_forward.c weights.c)
-set(TESTS layer_test.c model_test.c pickle_test.c ptfile_test.c safetensors_test.c tensorfile_test.c
+set(TESTS hf_test.c layer_test.c model_test.c pickle_test.c ptfile_test.c safetensors_test.c tensorfile_test.c
     transformer_test.c)
 set(FUZZ hf_config_fuzz.c model_fuzz.c pickle_fuzz.c ptzip_fuzz.c safetensors_fuzz.c)
 set(LIBS PkgConfig::LIBZIP)
