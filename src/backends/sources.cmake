@@ -14,6 +14,7 @@ list(APPEND SOURCES
     cpu/argmax.c cpu/dropout.c cpu/embed.c cpu/ew.c cpu/ew_binary.c cpu/ew_unary.c cpu/lanes.c
     cpu/loss_class.c cpu/loss_ew.c cpu/nd.c cpu/optim.c cpu/optim_adafactor.c cpu/optim_weights.c cpu/reduce.c cpu/shape.c cpu/softmax.c cpu/topk.c
     cpu/update.c)
+list(APPEND SOURCES cpu/dequant.c)
 if(DNNL_LIBRARY)
     set(SNUG_DNNL 1)
     list(APPEND LIBS ${DNNL_LIBRARY})

@@ -167,6 +167,13 @@ struct recurrent_attr {
     bool reverse; /* from the last step to the first */
     bool keep;    /* keeps what the gradient needs; false: only the last cell state */
 };
+/* Weights in few bits, block by block (quant.h). */
+enum quant_kind { QUANT_NONE, QUANT_INT8, QUANT_NF4 };
+struct quant_attr {
+    enum quant_kind kind;
+    struct shape shape; /* of the weight */
+    enum dtype to;
+};
 struct grad_check_attr {
     double max_norm;      /* 0 = no clipping */
     bool allow_nonfinite; /* true with a gradient scaler: skip the update, the run goes on */
@@ -191,6 +198,7 @@ union op_attr {
     struct rope_attr rope;
     struct recurrent_attr recurrent;
     struct grad_check_attr check;
+    struct quant_attr quant;
 };
 
 #endif

@@ -28,6 +28,7 @@
 #define grad_optimizer NULL
 #define grad_update_ratio NULL
 #define grad_copy_into NULL
+#define grad_dequant NULL
 /* Costs that are only a pass over memory, or nothing. */
 #define cost_reshape cost_none
 #define cost_permute cost_none

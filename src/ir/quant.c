@@ -2,7 +2,9 @@
 #include "ir/quant.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -73,4 +75,119 @@ float quant_dynamic_block(const struct quant_dynamic *m, const float *x, int64_t
     for (int64_t i = 0; i < n; i++)
         most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
     return quant_dynamic_codes(m, x, n, most, code);
+}
+
+/* ---- weights ---- */
+
+const float quant_nf4[16] = {
+    -1.0f,
+    -0.6961928009986877f,
+    -0.5250730514526367f,
+    -0.39491748809814453f,
+    -0.28444138169288635f,
+    -0.18477343022823334f,
+    -0.09105003625154495f,
+    0.0f,
+    0.07958029955625534f,
+    0.16093020141124725f,
+    0.24611230194568634f,
+    0.33791524171829224f,
+    0.44070982933044434f,
+    0.5626170039176941f,
+    0.7229568362236023f,
+    1.0f};
+
+int64_t quant_code_bytes(enum quant_kind kind, int64_t n)
+{
+    return kind == QUANT_NF4 ? (n + 1) / 2 : n;
+}
+
+/* How many middles between neighbours lie below x. */
+static int nf4_code(float x)
+{
+    int low = 0, high = 15;
+    while (low < high) {
+        int k = (low + high) / 2;
+        if (x > (quant_nf4[k] + quant_nf4[k + 1]) / 2)
+            low = k + 1;
+        else
+            high = k;
+    }
+    return low;
+}
+
+static float absmax_of(const float *x, int64_t n)
+{
+    float most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most >= FLT_MIN ? most : 0;
+}
+
+static void store_block(const struct quant_weight *w, int64_t at, int n, const float *x, float most)
+{
+    float inverse = most > 0 ? 1 / most : 0;
+    for (int i = 0; i < n; i++) {
+        int64_t k = at + i;
+        float q = x[i] * inverse;
+        if (w->kind == QUANT_INT8) {
+            w->codes[k] = (uint8_t)(int8_t)lrintf(127 * q);
+            continue;
+        }
+        int code = nf4_code(q);
+        w->codes[k / 2] = (uint8_t)(k % 2 ? (w->codes[k / 2] & 0xf0) | code : code << 4);
+    }
+}
+
+/* Scales in 8 bits: less their mean, blocks of QUANT_NESTED_BLOCK. */
+static void store_scales(const struct quant_weight *w, float *scale, int64_t blocks)
+{
+    double sum = 0;
+    for (int64_t b = 0; b < blocks; b++)
+        sum += (double)scale[b];
+    *w->offset = blocks ? (float)(sum / (double)blocks) : 0;
+    for (int64_t b = 0; b < blocks; b++)
+        scale[b] -= *w->offset;
+    for (int64_t b = 0; b < blocks; b += QUANT_NESTED_BLOCK) {
+        int64_t n = blocks - b < QUANT_NESTED_BLOCK ? blocks - b : QUANT_NESTED_BLOCK;
+        w->nested[b / QUANT_NESTED_BLOCK] =
+            quant_dynamic_block(quant_dynamic(true), scale + b, n, (uint8_t *)w->absmax + b);
+    }
+}
+
+void quant_weight_store(const struct quant_weight *w, const float *x)
+{
+    int64_t blocks = quant_blocks(w->n, QUANT_WEIGHT_BLOCK);
+    float *scale = w->nested ? mem_alloc((size_t)(blocks + 1) * sizeof *scale) : w->absmax;
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t at = b * QUANT_WEIGHT_BLOCK;
+        int n = w->n - at < QUANT_WEIGHT_BLOCK ? (int)(w->n - at) : QUANT_WEIGHT_BLOCK;
+        scale[b] = absmax_of(x + at, n);
+        store_block(w, at, n, x + at, scale[b]);
+    }
+    if (!w->nested)
+        return;
+    store_scales(w, scale, blocks);
+    mem_free(scale);
+}
+
+int quant_weight_block(const struct quant_weight *w, int64_t b, float *x)
+{
+    int64_t at = b * QUANT_WEIGHT_BLOCK;
+    int n = w->n - at < QUANT_WEIGHT_BLOCK ? (int)(w->n - at) : QUANT_WEIGHT_BLOCK;
+    float scale = w->nested ? quant_dynamic(true)->value[((const uint8_t *)w->absmax)[b]] *
+                                      w->nested[b / QUANT_NESTED_BLOCK] +
+                                  *w->offset
+                            : ((const float *)w->absmax)[b];
+    if (w->kind == QUANT_INT8) {
+        scale /= 127;
+        for (int i = 0; i < n; i++)
+            x[i] = (float)(int8_t)w->codes[at + i] * scale;
+        return n;
+    }
+    for (int i = 0; i < n; i++) {
+        uint8_t pair = w->codes[(at + i) / 2];
+        x[i] = quant_nf4[i % 2 ? pair & 15 : pair >> 4] * scale;
+    }
+    return n;
 }

@@ -15,6 +15,8 @@
 #ifndef IR_QUANT_H
 #define IR_QUANT_H
 
+#include "ir/attr.h"
+
 #include <float.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,6 +26,29 @@
  * 0.1% of the state, but an outlier spoils 8 times as many neighbours). Parameters of fewer
  * elements than LEAST keep float32 states, as the paper has it. */
 enum { QUANT_STATE_BLOCK = 256, QUANT_STATE_LEAST = 4096 };
+
+/* Weights: blocks of 64 elements; int8 is round(127 x / absmax), NF4 two elements a byte, the first
+ * in the upper half. Double quantisation (QLoRA, section 3): scales less their mean in 8 bits,
+ * dynamic tree with sign, in blocks of 256. */
+enum { QUANT_WEIGHT_BLOCK = 64, QUANT_NESTED_BLOCK = 256 };
+extern const float quant_nf4[16];
+int64_t quant_code_bytes(enum quant_kind kind, int64_t n);
+static inline int64_t quant_blocks(int64_t n, int64_t block)
+{
+    return (n + block - 1) / block;
+}
+/* Where a quantised weight lies. nested NULL: absmax is float32; else it is codes. */
+struct quant_weight {
+    enum quant_kind kind;
+    int64_t n; /* elements */
+    uint8_t *codes;
+    void *absmax;
+    float *nested, *offset;
+};
+/* Quantises x[n]; the same numbers give the same bytes. */
+void quant_weight_store(const struct quant_weight *w, const float *x);
+/* Elements of block b (QUANT_WEIGHT_BLOCK, fewer in the last one) into x; returns how many. */
+int quant_weight_block(const struct quant_weight *w, int64_t b, float *x);
 
 /* A map as tables. Signs are apart: code zero + k has the magnitude k, zero - k its negative. */
 struct quant_dynamic {

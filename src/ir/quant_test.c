@@ -97,3 +97,83 @@ TEST(quant_dynamic_error, "L4: the error of a rounding as docs/quantisation.md s
     CHECK_NEAR(coarse, 0.0123, 0.0002);
     CHECK_NEAR(squares, 0.0068, 0.0002);
 }
+
+/* ---- weights ---- */
+
+enum { N = 5 * 64 * 256 + 17 };
+static uint8_t codes[N], scales[8192];
+static float absmax[8192], nested[64], offset;
+
+static struct quant_weight weight_of(enum quant_kind kind, bool twice)
+{
+    return (struct quant_weight){
+        .kind = kind,
+        .n = N,
+        .codes = codes,
+        .absmax = twice ? (void *)scales : absmax,
+        .nested = twice ? nested : NULL,
+        .offset = twice ? &offset : NULL};
+}
+
+/* Root mean square error of normal weights, relative to their deviation. */
+static double weight_error(enum quant_kind kind, bool twice)
+{
+    static float x[N], y[64];
+    struct quant_weight w = weight_of(kind, twice);
+    struct rng r;
+    double sum = 0;
+    rng_init(&r, 5, 1, 0);
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(0.02 * rng_normal(&r));
+    quant_weight_store(&w, x);
+    for (int64_t b = 0, at = 0; b < quant_blocks(N, QUANT_WEIGHT_BLOCK); b++) {
+        int n = quant_weight_block(&w, b, y);
+        for (int i = 0; i < n; i++)
+            sum += pow((double)y[i] - (double)x[at + i], 2);
+        at += n;
+    }
+    return sqrt(sum / N) / 0.02;
+}
+
+TEST(quant_weight_error, "L3: errors of the 4- and 8-bit forms as docs/quantisation.md states them")
+{
+    CHECK_NEAR(weight_error(QUANT_NF4, false), 0.0933, 0.002);
+    CHECK_NEAR(weight_error(QUANT_NF4, true), 0.0937, 0.002);
+    CHECK_NEAR(weight_error(QUANT_INT8, false), 0.0059, 0.0002);
+    CHECK_NEAR(weight_error(QUANT_INT8, true), 0.0062, 0.0002);
+}
+
+TEST(quant_nf4_values, "L3 case-T77: 0.5 in a block of absmax 1 is read as 0.440710")
+{
+    static float x[64] = {1, 0.5f, -1, 0, 0.0398f, 0.0397f};
+    float y[64];
+    struct quant_weight w = weight_of(QUANT_NF4, false);
+    w.n = 64;
+    quant_weight_store(&w, x);
+    CHECK_EQ(quant_weight_block(&w, 0, y), 64);
+    CHECK_NEAR(y[1], 0.440710, 1e-6);
+    CHECK(y[0] == 1 && y[2] == -1 && y[3] == 0);
+    CHECK_NEAR(y[4], 0.0795803, 1e-6);
+    CHECK(y[5] == 0);
+    CHECK_EQ(codes[0], 0xfc); /* the first element in the upper half */
+}
+
+TEST(quant_weight_repeats, "L3: the same numbers give the same bytes, zeros read as zeros")
+{
+    static float x[N], y[64];
+    static uint8_t first[N];
+    struct rng r;
+    rng_init(&r, 9, 1, 0);
+    for (int i = 0; i < N; i++)
+        x[i] = i < 6400 ? 0 : (float)rng_normal(&r);
+    struct quant_weight w = weight_of(QUANT_NF4, true);
+    quant_weight_store(&w, x);
+    for (int i = 0; i < N; i++)
+        first[i] = codes[i];
+    quant_weight_store(&w, x);
+    for (int i = 0; i < (N + 1) / 2; i++)
+        CHECK_EQ(codes[i], first[i]);
+    CHECK_EQ(quant_weight_block(&w, 3, y), 64);
+    for (int i = 0; i < 64; i++)
+        CHECK(y[i] == 0);
+}

@@ -3,5 +3,5 @@ set(SOURCES dtype.c tensor.c vars.c program.c ops.c optim_state.c grad.c verify.
     ops/update.c)
 set(TESTS ir_test_support.c dtype_test.c view_test.c ir_test.c grad_test.c verify_test.c emit_test.c)
 # Numbers in few bits.
-list(APPEND SOURCES quant.c)
+list(APPEND SOURCES quant.c ops/quant.c)
 list(APPEND TESTS quant_test.c)

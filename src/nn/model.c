@@ -1,6 +1,7 @@
 /* model.c - a model's variables and its forward pass. */
 #include "base/str.h"
 #include "ir/build.h"
+#include "nn/adapter.h"
 #include "nn/model_int.h"
 
 #include <string.h>
@@ -132,7 +133,8 @@ static int64_t count_params(const struct model *m, bool trainable_only)
     int64_t n = 0;
     for (int i = 0; i < m->n_params; i++) {
         const struct ir_var *v = &m->vars->list.data[m->params[i]];
-        n += v->trainable || !trainable_only ? shape_count(&v->shape) : 0;
+        struct shape s = model_var_shape(m, m->params[i]);
+        n += v->trainable || !trainable_only ? shape_count(&s) : 0;
     }
     return n;
 }
@@ -149,7 +151,7 @@ int64_t model_trainable_count(const struct model *m)
 
 bool model_has_batch_stats(const struct model *m)
 {
-    return m->n_state > m->n_params;
+    return m->n_state > m->n_params + m->n_scales;
 }
 
 const char *model_node_type(const struct model *m)
@@ -164,7 +166,8 @@ bool model_wants_checkpointing(const struct model *m)
 
 bool model_has_dropout(const struct model *m)
 {
-    return m->kind->has_dropout(m);
+    const struct adapter_config *c = model_adapter_config(m);
+    return m->kind->has_dropout(m) || (c && c->dropout > 0);
 }
 
 enum dtype model_input_dtype_at(const struct model *m, int port)
@@ -184,7 +187,8 @@ bool model_input_shape_hint(const struct model *m, struct shape *sample)
 
 void model_init_var(const struct model *m, int var, void *data, uint64_t seed)
 {
-    m->kind->init_var(m, var, data, seed);
+    if (!adapter_init_var(m, var, data, seed))
+        m->kind->init_var(m, var, data, seed);
 }
 
 /* ---- SequentialModel: what it wants ---- */

@@ -78,6 +78,12 @@ const char *model_alias(const struct model *m, int i, int *var);
 int model_param_count_vars(const struct model *m);
 int model_param_var(const struct model *m, int i);
 
+/* Adapters (adapter.h) change what the state is. Whether files of the model's weights have the
+ * variable, and its shape there; whether it holds scales of a weight in few bits. */
+bool model_var_in_files(const struct model *m, int var);
+struct shape model_var_shape(const struct model *m, int var);
+bool model_var_is_scale(const struct model *m, int var);
+
 int64_t model_parameter_count(const struct model *m); /* elements of all parameters */
 int64_t model_trainable_count(const struct model *m);
 bool model_has_batch_stats(const struct model *m);  /* a layer keeps running statistics */

@@ -46,10 +46,15 @@ struct model {
     int n_inputs, n_outputs;
     int *state, n_state; /* variables in the order of state_dict */
     int *params, n_params;
+    struct adaption *adapted; /* adapters; NULL: none */
+    int n_scales;             /* variables of the state that hold scales of weights in few bits */
 };
 
 /* An empty model of a kind; model_free releases it. */
 struct model *model_new(const struct model_kind *kind, const char *node_id, struct ir_vars *vars);
+
+/* The starting value of an adapter; false when var is none. */
+bool adapter_init_var(const struct model *m, int var, void *data, uint64_t seed);
 
 /* Reads the document into m: layers with types, parameters and sources, ports, order. */
 enum status model_parse(struct model *m, const char *layers_json, struct err *e) NODISCARD;

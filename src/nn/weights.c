@@ -7,14 +7,15 @@
 #include <string.h>
 
 enum status weights_match(
-    const struct tensorfile *f, const struct model *m, const struct ir_vars *vars, bool strict,
-    struct tensorfile_match *match, struct err *e)
+    const struct tensorfile *f, const struct model *m, const struct ir_vars *vars, bool stored,
+    bool strict, struct tensorfile_match *match, struct err *e)
 {
-    int n = model_state_count(m), aliases = model_alias_count(m), var;
-    struct tensor_want *want = mem_alloc(((size_t)(n + aliases) + 1) * sizeof *want);
-    for (int i = 0; i < n; i++) {
-        const struct ir_var *v = &vars->list.data[model_state_var(m, i)];
-        want[i] = (struct tensor_want){v->name, v->shape};
+    int n = 0, all = model_state_count(m), aliases = model_alias_count(m), var;
+    struct tensor_want *want = mem_alloc(((size_t)(all + aliases) + 1) * sizeof *want);
+    for (int i = 0; i < all; i++) {
+        const struct ir_var *v = &vars->list.data[var = model_state_var(m, i)];
+        if (stored || model_var_in_files(m, var))
+            want[n++] = (struct tensor_want){v->name, stored ? v->shape : model_var_shape(m, var)};
     }
     for (int i = 0; i < aliases; i++) {
         const char *name = model_alias(m, i, &var);

@@ -7,11 +7,12 @@
 
 struct arena;
 
-/* tensorfile_match with the model's state; where the file has second names (model_alias), they are
+/* tensorfile_match with the model's weights, or with `stored` with its state as it is stored
+ * (adapters, codes and scales too: checkpoints); where the file has second names (model_alias), they are
  * expected too. `vars` are the model's. */
 enum status weights_match(
-    const struct tensorfile *f, const struct model *m, const struct ir_vars *vars, bool strict,
-    struct tensorfile_match *match, struct err *e) NODISCARD;
+    const struct tensorfile *f, const struct model *m, const struct ir_vars *vars, bool stored,
+    bool strict, struct tensorfile_match *match, struct err *e) NODISCARD;
 /* Reads a variable that the file holds into memory of its dtype and shape. Where the file holds it
  * under a second name too, both must be equal (case T78). */
 enum status weights_read(

@@ -103,7 +103,7 @@ enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, 
         st = tensorfile_open(m->loads.data[i], &c->files[i], e);
         if (st != ST_OK)
             break;
-        st = weights_match(c->files[i], m->model, &m->vars, m->strict.data[i], &match, e);
+        st = weights_match(c->files[i], m->model, &m->vars, false, m->strict.data[i], &match, e);
         if (st == ST_OK && (match.n_missing || match.n_unexpected || match.n_mismatched)) {
             struct str text;
             str_init(&text);

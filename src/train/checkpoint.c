@@ -278,7 +278,7 @@ static enum status read_model(
     struct tensorfile_match match = {0};
     int n = model_state_count(t->parts.model);
     TRY(tensorfile_from_pt(f, dict, &tensors, e));
-    enum status st = weights_match(tensors, t->parts.model, t->parts.vars, true, &match, e);
+    enum status st = weights_match(tensors, t->parts.model, t->parts.vars, true, true, &match, e);
     tensorfile_match_release(&match);
     for (int i = 0; i < n && st == ST_OK; i++) {
         int var = model_state_var(t->parts.model, i);

@@ -2,7 +2,7 @@
 #include "train/fill.h"
 
 #include "base/str.h"
-#include "ir/optim_state.h"
+#include "nn/adapter.h"
 
 #include <string.h>
 
@@ -52,16 +52,42 @@ void fill_round(const struct model *m, const struct ir_vars *vars, struct exec *
 }
 
 /* What the other executor has, into the exact variable of this one. */
-static void
-carry(const struct ir_vars *vars, struct exec *x, const struct train_weights *w, int var, int exact)
+static void carry(
+    const struct model *m, const struct ir_vars *vars, struct exec *x, const struct train_weights *w, int var, int exact)
 {
     const struct ir_var *v = &vars->list.data[var];
     int from = fill_exact(vars, var, w->from_vars);
-    bool weight = v->category == CATEGORY_PARAMETERS && dtype_floating(v->dtype);
+    bool weight = v->category == CATEGORY_PARAMETERS && dtype_floating(v->dtype) &&
+                  !model_var_is_scale(m, var);
     enum dtype of = !weight ? v->dtype : from != var ? DT_F32 : w->from_dtype;
     convert(
         exec_var(x, exact), vars->list.data[exact].dtype, exec_var(w->from, from), of,
         shape_count(&v->shape));
+}
+
+static void *var_at(int var, void *x)
+{
+    return exec_var(x, var);
+}
+
+/* One tensor at a time exists in float32. */
+static enum status fill_quantised(
+    const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
+    int var, struct err *e)
+{
+    const struct model_quant *q = model_quant_of(m, var);
+    struct ir_var own = vars->list.data[var];
+    float *whole = mem_try_alloc((size_t)shape_count(&q->shape) * sizeof *whole);
+    if (!whole)
+        return err_set(e, ST_OOM, "no host memory for \"%.100s\" in float32", own.name);
+    vars->list.data[var].dtype = DT_F32;
+    vars->list.data[var].shape = q->shape;
+    enum status st = w->fill(var, whole, w->ctx, e);
+    vars->list.data[var] = own;
+    if (st == ST_OK)
+        model_quantise(q, var_at, x, whole);
+    mem_free(whole);
+    return st;
 }
 
 enum status fill_var(
@@ -70,9 +96,12 @@ enum status fill_var(
 {
     int exact = fill_exact(vars, var, vars->list.n);
     enum status st = ST_OK;
-    (void)m;
-    if (w->from) {
-        carry(vars, x, w, var, exact);
+    if (w->from && (size_t)var < w->from_vars) {
+        carry(m, vars, x, w, var, exact);
+    } else if (model_var_is_scale(m, var)) {
+        return ST_OK; /* filled with its codes */
+    } else if (model_quant_of(m, var)) {
+        return fill_quantised(m, vars, x, w, var, e);
     } else {
         /* The reader sees the variable as the type of the memory it gets. */
         enum dtype own = vars->list.data[var].dtype;

@@ -340,3 +340,153 @@ TEST(half_layers, "P9: convolution, batch norm and dropout run on weights of 16 
         trial_close(&t);
     }
 }
+
+/* ---- adapters ---- */
+
+static const struct adapter_config lora = {
+    .rank = 4, .alpha = 8, .targets = "all-linear", .dropout = 0.1};
+enum { LORA_ALL = 4 * (64 + 128) + 4 * (128 + 3) };
+
+static struct trial_setup adapted(const struct adapter_config *c)
+{
+    struct trial_setup s = wide("{'type':'Adam','lr':0.01}");
+    s.adapter = c;
+    return s;
+}
+
+/* The bytes of a variable; the caller frees them. */
+static void *bytes_of_var(struct trial *t, const char *name, size_t *n)
+{
+    int v = ir_var_find(&t->vars, name);
+    CHECK(v != IR_NONE);
+    const struct ir_var *var = &t->vars.list.data[v];
+    *n = (size_t)(shape_count(&var->shape) * dtype_size(var->dtype));
+    void *copy = mem_alloc(*n + 1);
+    memcpy(copy, exec_var(t->train->exec, v), *n);
+    return copy;
+}
+
+static const struct adapter_config bases[] = {
+    {.rank = 4, .alpha = 8, .targets = "all-linear", .dropout = 0.1},
+    {.rank = 4, .alpha = 8, .targets = "all-linear", .base = QUANT_INT8},
+    {.rank = 4, .alpha = 8, .targets = "a", .base = QUANT_NF4},
+    {.rank = 4, .alpha = 8, .targets = "all-linear", .base = QUANT_NF4, .double_quant = true}};
+enum { BASES = sizeof bases / sizeof *bases };
+
+TEST(adapters_train_alone, "L3: the base never changes by a bit and costs neither gradient nor state; the loss falls")
+{
+    for (int i = 0; i < BASES; i++) {
+        struct trial_setup s = adapted(&bases[i]);
+        struct trial t;
+        size_t n, m;
+        trial_open(&t, &s);
+        void *before = bytes_of_var(&t, WIDE_W, &n);
+        trial_run(&t);
+        void *after = bytes_of_var(&t, WIDE_W, &m);
+        CHECK(n == m && memcmp(before, after, n) == 0);
+        CHECK_EQ(n, i == 0 ? WIDE_BIG * 4 : i == 1 ? WIDE_BIG : WIDE_BIG / 2);
+        int64_t trained = i == 2 ? 4 * (64 + 128) : LORA_ALL;
+        CHECK_EQ(bytes_of(&t, CATEGORY_OPTIMIZER_STATE), trained * 8);
+        CHECK_EQ(ir_var_find(&t.vars, "exp_avg:" WIDE_W), IR_NONE);
+        CHECK_EQ(exec_peak_measured(train_exec(t.train)), exec_peak_planned(train_exec(t.train)));
+        CHECK(trial_metric(&t, "final_train_loss") < 1.0);
+        mem_free(before);
+        mem_free(after);
+        trial_close(&t);
+    }
+}
+
+TEST(adapters_resume, "L3 A7: adapters, codes and scales are in the checkpoint and go on bit by bit")
+{
+    for (int i = 0; i < BASES; i++) {
+        struct trial_setup s = adapted(&bases[i]);
+        struct trial whole, part, rest;
+        char path[512];
+        trial_open(&whole, &s);
+        trial_run(&whole);
+        trial_open(&part, &s);
+        trial_run_to(&part, 10);
+        trial_save(&part, path, "part");
+        trial_open(&rest, &s);
+        trial_resume(&rest, path);
+        trial_run(&rest);
+        trial_check_same(&whole, &rest);
+        trial_close(&whole);
+        trial_close(&part);
+        trial_close(&rest);
+    }
+}
+
+TEST(adapters_in_halves, "L3 P9: a base in bfloat16, adapters with float32 masters, 8-bit states")
+{
+    struct trial_setup s = adapted(&lora);
+    struct trial t;
+    s.config.levers.parameter_dtype = DT_BF16;
+    s.config.levers.optimizer_state = OPTIM_STATE_INT8;
+    trial_open(&t, &s);
+    trial_run(&t);
+    CHECK_EQ(bytes_of(&t, CATEGORY_PARAMETERS), (WIDE_ALL + LORA_ALL) * 2);
+    CHECK_EQ(bytes_of(&t, CATEGORY_OPTIMIZER_STATE), LORA_ALL * 12);
+    CHECK(trial_metric(&t, "final_train_loss") < 1.05);
+    trial_close(&t);
+}
+
+TEST(gradient_reaches_adapters, "L3 L1 case-T34: over a frozen base, checkpointed or not, dL/dB is y A x")
+{
+    static const struct adapter_config one = {.rank = 1, .alpha = 1, .targets = "l"};
+    static const float x[1] = {1}, y[1] = {0};
+    for (int i = CHECKPOINT_NONE; i <= CHECKPOINT_SELECTIVE; i++) {
+        struct trial_setup s = trial_scalar(x, 1);
+        struct trial t;
+        s.adapter = &one;
+        s.train.y = y;
+        s.loss = "{'type':'MSELoss'}"; /* y^2, whose gradient is twice that of y^2 / 2 */
+        s.optim = "{'type':'SGD','lr':0.05}";
+        s.config.levers.checkpointing = (enum checkpointing)i;
+        trial_open(&t, &s);
+        *trial_var(&t, SCALAR_W) = 2;
+        *trial_var(&t, "layers.l.lora_A.weight") = 3;
+        *trial_var(&t, "layers.l.lora_B.weight") = 0;
+        trial_run(&t);
+        CHECK_NEAR(*trial_var(&t, "layers.l.lora_B.weight"), -0.6, 1e-6);
+        CHECK_NEAR(*trial_var(&t, "layers.l.lora_A.weight"), 3, 0);
+        CHECK_NEAR(trial_w(&t), 2, 0);
+        trial_close(&t);
+    }
+}
+
+static const void *value_at(int var, enum dtype *type, void *ctx)
+{
+    struct trial *t = ctx;
+    *type = t->vars.list.data[var].dtype;
+    return exec_var(t->train->exec, var);
+}
+
+TEST(merge_onto_what_was_trained, "L3 case-T77: the merged weight is the 4-bit base as read, plus the adapter")
+{
+    static const struct adapter_config one = {
+        .rank = 1, .alpha = 1, .targets = "a", .base = QUANT_NF4};
+    struct trial_setup s = trial_mlp(8, 4);
+    struct trial t;
+    static float w[64 * 8], merged[64 * 8];
+    s.layers = "Linear a {'in_features':64,'out_features':8}; Linear b {'in_features':8,'out_features':3}";
+    s.train.shape[0] = 64;
+    s.adapter = &one;
+    trial_open(&t, &s);
+    w[0] = 1;
+    w[1] = 0.5f;
+    const struct adapter *a = model_adapter_at(t.model, 0);
+    struct quant_weight q = {
+        .kind = QUANT_NF4,
+        .n = 64 * 8,
+        .codes = exec_var(t.train->exec, a->weight),
+        .absmax = exec_var(t.train->exec, model_quant_of(t.model, a->weight)->absmax)};
+    quant_weight_store(&q, w);
+    float *down = exec_var(t.train->exec, a->a), *up = exec_var(t.train->exec, a->b);
+    down[1] = 0.5f;
+    up[0] = 0.2f;
+    struct model_values values = {value_at, &t};
+    model_merged(t.model, a->weight, &values, merged);
+    CHECK_NEAR(merged[1], 0.540710, 1e-6);
+    trial_close(&t);
+}

@@ -129,6 +129,8 @@ static void make_model(struct trial *t)
         document(&text, t->setup.layers);
     quotes(text.data);
     CHECK_OK(model_from_layers(text.data, "model", &t->vars, &t->model, &e), &e);
+    if (t->setup.adapter)
+        CHECK_OK(model_adapt(t->model, t->setup.adapter, &e), &e);
     str_release(&text);
 }
 

@@ -8,6 +8,7 @@
 #ifndef TRAIN_TEST_SUPPORT_H
 #define TRAIN_TEST_SUPPORT_H
 
+#include "nn/adapter.h"
 #include "test.h"
 #include "train/loop_int.h"
 
@@ -32,6 +33,7 @@ struct trial_setup {
     const char *layers, *loss, *optim, *schedule; /* NULL: L1Loss, SGD lr 1, none */
     struct train_config config;                   /* epochs 0 and accumulate 0 mean 1 */
     struct trial_data train, val;
+    const struct adapter_config *adapter; /* NULL: none */
     double scale_forced; /* not 0: a fixed scale, in float32 too */
 };
 struct trial {

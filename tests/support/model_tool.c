@@ -223,7 +223,7 @@ static enum status fill_all(struct job *j, struct err *e)
     struct tensorfile_match match = {0};
     if (state) {
         TRY(tensorfile_open(state, &j->weights, e));
-        enum status st = weights_match(j->weights, j->m, &j->vars, true, &match, e);
+        enum status st = weights_match(j->weights, j->m, &j->vars, false, true, &match, e);
         tensorfile_match_release(&match);
         TRY(st);
     }
