@@ -30,8 +30,8 @@ struct linear_places {
 
 /* ---- which linear layers there are ---- */
 
-static void place_add(
-    struct model *m, struct linear_places *p, int weight, bool in_out, bool head, bool tied)
+static void
+place_add(struct model *m, struct linear_places *p, int weight, bool in_out, bool head, bool tied)
 {
     const char *name = m->vars->list.data[weight].name;
     size_t n = strlen(name);
@@ -46,8 +46,8 @@ static void place_add(
     vec_push(&p->list, place);
 }
 
-static void parts_add(
-    struct model *m, struct linear_places *p, const struct part_vars *parts, int from, int to)
+static void
+parts_add(struct model *m, struct linear_places *p, const struct part_vars *parts, int from, int to)
 {
     const struct transformer *t = m->transformer;
     for (int k = from; k <= to; k++) {
@@ -55,8 +55,7 @@ static void parts_add(
         if (w == IR_NONE || m->vars->list.data[w].shape.rank != 2 || k == PART_TOKENS ||
             k == PART_POSITIONS || k == PART_TYPES)
             continue;
-        place_add(
-            m, p, w, parts[k].in_out, k == PART_HEAD, w == t->part[PART_TOKENS].weight);
+        place_add(m, p, w, parts[k].in_out, k == PART_HEAD, w == t->part[PART_TOKENS].weight);
     }
 }
 
@@ -117,8 +116,8 @@ static void listed(struct model *m, int **list, int *n, int var)
     *list = longer;
 }
 
-static int var_add(
-    struct model *m, const char *name, enum dtype t, struct shape s, bool trainable, int node)
+static int
+var_add(struct model *m, const char *name, enum dtype t, struct shape s, bool trainable, int node)
 {
     struct ir_var v = {
         .name = name,
@@ -161,7 +160,11 @@ static void quant_add(struct model *m, struct adaption *d, int var)
     int64_t n = shape_count(&w.shape), blocks = quant_blocks(n, QUANT_WEIGHT_BLOCK);
     bool nested = d->config.double_quant;
     struct model_quant q = {
-        .kind = d->config.base, .shape = w.shape, .codes = var, .nested = IR_NONE, .offset = IR_NONE};
+        .kind = d->config.base,
+        .shape = w.shape,
+        .codes = var,
+        .nested = IR_NONE,
+        .offset = IR_NONE};
     m->vars->list.data[var].dtype = DT_U8;
     m->vars->list.data[var].shape = SHAPE(quant_code_bytes(q.kind, n));
     q.absmax = var_add(
@@ -180,8 +183,8 @@ static void quant_add(struct model *m, struct adaption *d, int var)
 
 /* ---- attaching ---- */
 
-static enum status no_target(
-    const struct adapter_config *c, const struct linear_places *p, struct err *e)
+static enum status
+no_target(const struct adapter_config *c, const struct linear_places *p, struct err *e)
 {
     struct str names;
     str_init(&names);
@@ -196,7 +199,8 @@ static enum status no_target(
     return ST_INVALID;
 }
 
-static enum status config_check(const struct model *m, const struct adapter_config *c, struct err *e)
+static enum status
+config_check(const struct model *m, const struct adapter_config *c, struct err *e)
 {
     if (m->adapted)
         return err_set(e, ST_UNSUPPORTED, "the model has adapters already");
@@ -352,8 +356,7 @@ static void *plain_at(const struct model_values *values, int var)
     return var == IR_NONE ? NULL : (void *)(uintptr_t)values->at(var, &type, values->ctx);
 }
 
-static void
-base_read(const struct model *m, int var, const struct model_values *values, float *out)
+static void base_read(const struct model *m, int var, const struct model_values *values, float *out)
 {
     const struct model_quant *q = model_quant_of(m, var);
     struct shape s = model_var_shape(m, var);

@@ -41,15 +41,14 @@ struct adapter {
 /* A weight in few bits. */
 struct model_quant {
     enum quant_kind kind;
-    struct shape shape;                 /* of the weight */
+    struct shape shape;                /* of the weight */
     int codes, absmax, nested, offset; /* variables; the last two IR_NONE without double_quant */
 };
 
 /* Freezes the model and attaches adapters, before any program is built. ST_INVALID names the
  * parameter: ranks, targets that no module has (the hint lists some), a head that shares its weight
  * with the embedding. */
-enum status
-model_adapt(struct model *m, const struct adapter_config *c, struct err *e) NODISCARD;
+enum status model_adapt(struct model *m, const struct adapter_config *c, struct err *e) NODISCARD;
 const struct adapter_config *model_adapter_config(const struct model *m); /* NULL: none */
 int model_adapter_count(const struct model *m);
 const struct adapter *model_adapter_at(const struct model *m, int i);
@@ -63,8 +62,7 @@ struct model_values {
 };
 /* The weight of var as it works: read from few bits, with its adapter added, in float32; `out` has
  * the weight's shape. Adapters are merged onto what training saw (case T77). */
-void model_merged(
-    const struct model *m, int var, const struct model_values *values, float *out);
+void model_merged(const struct model *m, int var, const struct model_values *values, float *out);
 /* Puts a weight in few bits where its variables are. */
 void model_quantise(
     const struct model_quant *q, void *(*at)(int var, void *ctx), void *ctx, const float *x);

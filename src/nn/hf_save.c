@@ -38,15 +38,16 @@ static void list_make(
         const struct ir_var *v = &m->vars->list.data[t->var];
         struct safetensor *x = &s->list[s->n++];
         enum dtype held = v->dtype;
+        struct shape shape = model_var_shape(m, t->var);
         const void *data = o->data(t->var, &held, o->ctx);
         *x = (struct safetensor){
             .name = t->name,
             .type = o->retype ? o->dtype : t->entry->type,
-            .rank = v->shape.rank,
+            .rank = shape.rank,
             .data = data,
             .converted = true,
             .held = held};
-        memcpy(x->shape, v->shape.dim, sizeof *v->shape.dim * (size_t)v->shape.rank);
+        memcpy(x->shape, shape.dim, sizeof *shape.dim * (size_t)shape.rank);
         s->bytes += bytes_of(x);
     }
 }

@@ -12,5 +12,5 @@ set(TESTS hf_test.c layer_test.c model_test.c pickle_test.c ptfile_test.c safete
 set(FUZZ hf_config_fuzz.c model_fuzz.c pickle_fuzz.c ptzip_fuzz.c safetensors_fuzz.c)
 set(LIBS PkgConfig::LIBZIP)
 # Adapters.
-list(APPEND SOURCES adapter.c)
+list(APPEND SOURCES adapter.c peft.c)
 list(APPEND TESTS adapter_test.c)

@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/str.h"
+#include "nn/peft.h"
 #include "nn/ptfile.h"
 #include "nn/safetensors.h"
 #include "nn/weights.h"
@@ -51,45 +52,11 @@ ensure_home(struct run *r, const struct graph_node *n, struct flow_model *m, str
     return ST_OK;
 }
 
-static enum status write_pt(struct flow_model *m, const char *path, struct err *e)
-{
-    struct arena a;
-    arena_init(&a);
-    struct pt_value *root = pt_dict(&a, PT_DICT_ORDERED);
-    for (int i = 0; i < model_state_count(m->model); i++) {
-        int var = model_state_var(m->model, i);
-        int exact = fill_exact(&m->vars, var, m->home_vars);
-        const struct ir_var *v = &m->vars.list.data[exact];
-        pt_put(
-            &a, root, m->vars.list.data[var].name,
-            pt_tensor_of(&a, v->dtype, v->shape.dim, v->shape.rank, exec_var(m->home, exact)));
-    }
-    weights_put_aliases(&a, root, m->model, &m->vars);
-    enum status st = ptfile_write(path, root, e);
-    arena_release(&a);
-    return st;
-}
-
-static enum status write_safetensors(struct flow_model *m, const char *path, struct err *e)
-{
-    int n = model_state_count(m->model);
-    struct safetensor *list = mem_alloc(((size_t)n + 1) * sizeof *list);
-    for (int i = 0; i < n; i++) {
-        int var = model_state_var(m->model, i);
-        int exact = fill_exact(&m->vars, var, m->home_vars);
-        const struct ir_var *v = &m->vars.list.data[exact];
-        list[i] = (struct safetensor){
-            .name = m->vars.list.data[var].name,
-            .type = v->dtype,
-            .rank = v->shape.rank,
-            .data = exec_var(m->home, exact)};
-        memcpy(list[i].shape, v->shape.dim, sizeof *v->shape.dim * (size_t)v->shape.rank);
-    }
-    struct safetensors_meta meta = {"format", "pt"};
-    enum status st = safetensors_write(path, list, (size_t)n, &meta, 1, e);
-    mem_free(list);
-    return st;
-}
+/* Values of a model's weights as they are saved: exact, and with `merge` in one with adapters. */
+struct saving {
+    struct flow_model *m;
+    struct arena merged;
+};
 
 static const void *home_values(int var, enum dtype *type, void *ctx)
 {
@@ -99,13 +66,73 @@ static const void *home_values(int var, enum dtype *type, void *ctx)
     return exec_var(m->home, exact);
 }
 
+static const void *saved_values(int var, enum dtype *type, void *ctx)
+{
+    struct saving *s = ctx;
+    const struct model *m = s->m->model;
+    if (!model_adapter_of(m, var) && !model_quant_of(m, var))
+        return home_values(var, type, s->m);
+    struct model_values values = {home_values, s->m};
+    struct shape shape = model_var_shape(m, var);
+    float *out = ARENA_ARRAY(&s->merged, float, shape_count(&shape));
+    model_merged(m, var, &values, out);
+    *type = DT_F32;
+    return out;
+}
+
+static enum status write_pt(struct saving *s, const char *path, struct err *e)
+{
+    struct flow_model *m = s->m;
+    struct arena a;
+    arena_init(&a);
+    struct pt_value *root = pt_dict(&a, PT_DICT_ORDERED);
+    for (int i = 0; i < model_state_count(m->model); i++) {
+        int var = model_state_var(m->model, i);
+        struct shape shape = model_var_shape(m->model, var);
+        enum dtype type = DT_F32;
+        if (!model_var_in_files(m->model, var))
+            continue;
+        void *data = (void *)(uintptr_t)saved_values(var, &type, s);
+        pt_put(
+            &a, root, m->vars.list.data[var].name,
+            pt_tensor_of(&a, type, shape.dim, shape.rank, data));
+    }
+    weights_put_aliases(&a, root, m->model, &m->vars);
+    enum status st = ptfile_write(path, root, e);
+    arena_release(&a);
+    return st;
+}
+
+static enum status write_safetensors(struct saving *s, const char *path, struct err *e)
+{
+    struct flow_model *m = s->m;
+    size_t n = 0;
+    struct safetensor *list = mem_alloc(((size_t)model_state_count(m->model) + 1) * sizeof *list);
+    for (int i = 0; i < model_state_count(m->model); i++) {
+        int var = model_state_var(m->model, i);
+        struct shape shape = model_var_shape(m->model, var);
+        enum dtype type = DT_F32;
+        if (!model_var_in_files(m->model, var))
+            continue;
+        const void *data = saved_values(var, &type, s);
+        list[n] = (struct safetensor){
+            .name = m->vars.list.data[var].name, .type = type, .rank = shape.rank, .data = data};
+        memcpy(list[n++].shape, shape.dim, sizeof *shape.dim * (size_t)shape.rank);
+    }
+    struct safetensors_meta meta = {"format", "pt"};
+    enum status st = safetensors_write(path, list, n, &meta, 1, e);
+    mem_free(list);
+    return st;
+}
+
 /* Format huggingface: a folder like the one that the model came from. */
 static enum status folder_options(
-    const struct graph_node *n, struct flow_model *m, struct hf_save_options *o, struct err *e)
+    const struct graph_node *n, struct saving *s, struct hf_save_options *o, struct err *e)
 {
+    struct flow_model *m = s->m;
     const char *size = graph_param_str(n, "max_shard_size");
     *o = (struct hf_save_options){
-        .retype = m->retype, .dtype = m->dtype, .data = home_values, .ctx = m};
+        .retype = m->retype, .dtype = m->dtype, .data = saved_values, .ctx = s};
     if (!m->origin) {
         (void)err_set(
             e, ST_INVALID,
@@ -123,7 +150,7 @@ static enum status folder_options(
 static enum status
 write_folder(struct run *r, const struct graph_node *n, struct hf_save_options *o, struct err *e)
 {
-    struct flow_model *m = o->ctx;
+    struct flow_model *m = ((struct saving *)o->ctx)->m;
     char path[1200];
     TRY(save_path(n, "", path, sizeof path, e));
     o->dir = path;
@@ -132,29 +159,72 @@ write_folder(struct run *r, const struct graph_node *n, struct hf_save_options *
     return ST_OK;
 }
 
+/* What a model with adapters can be saved as is said, not guessed. */
+static enum status
+check_adapters(const struct graph_node *n, const struct flow_model *m, struct err *e)
+{
+    bool peft = str_eq(graph_param_str(n, "format"), "peft"), merge = graph_param_bool(n, "merge");
+    bool has = model_adapter_config(m->model) != NULL;
+    if (peft && !has) {
+        (void)err_set(e, ST_INVALID, "format peft saves adapters, and the model has none");
+        err_hint(e, "connect a snug:Adapter between the model and what trains it");
+        return ST_INVALID;
+    }
+    if (!has || peft || merge)
+        return ST_OK;
+    (void)err_set(
+        e, ST_INVALID, "the model has adapters, and format %s holds whole weights",
+        graph_param_str(n, "format"));
+    err_hint(
+        e, "format peft saves the adapters alone; parameter 'merge' adds them to the weights they "
+           "were trained on");
+    return ST_INVALID;
+}
+
+static enum status
+save_as(struct run *r, const struct graph_node *n, struct saving *s, struct err *e)
+{
+    const char *format = graph_param_str(n, "format");
+    bool safe = str_eq(format, "safetensors");
+    struct hf_save_options options;
+    char path[1200];
+    if (str_eq(format, "huggingface")) {
+        TRY(folder_options(n, s, &options, e));
+        return write_folder(r, n, &options, e);
+    }
+    if (str_eq(format, "peft")) {
+        struct model_values values = {home_values, s->m};
+        TRY(save_path(n, "", path, sizeof path, e));
+        TRY(peft_save(path, s->m->model, s->m->origin ? hf_dir(s->m->origin) : NULL, &values, e));
+    } else {
+        TRY(save_path(n, safe ? ".safetensors" : ".pt", path, sizeof path, e));
+        TRY(safe ? write_safetensors(s, path, e) : write_pt(s, path, e));
+    }
+    run_saved(r, n, path);
+    return ST_OK;
+}
+
 enum status node_model_saver(struct run *r, size_t node, struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
-    const char *format = graph_param_str(n, "format");
-    bool safe = strcmp(format, "safetensors") == 0, folder = strcmp(format, "huggingface") == 0;
+    struct saving s = {0};
     struct hf_save_options options;
     struct flow in;
-    char path[1200];
     TRY(flow_get(r, node, "model", FLOW_MODEL, &in, e));
-    if (folder)
-        TRY(folder_options(n, in.model, &options, e));
+    s.m = in.model;
+    if (str_eq(graph_param_str(n, "format"), "huggingface"))
+        TRY(folder_options(n, &s, &options, e));
+    TRY(check_adapters(n, in.model, e));
     flow_set(r, node, "model", in);
     flow_set(
         r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
     TRY(ensure_home(r, n, in.model, e));
     if (r->planning)
         return ST_OK;
-    if (folder)
-        return write_folder(r, n, &options, e);
-    TRY(save_path(n, safe ? ".safetensors" : ".pt", path, sizeof path, e));
-    TRY(safe ? write_safetensors(in.model, path, e) : write_pt(in.model, path, e));
-    run_saved(r, n, path);
-    return ST_OK;
+    arena_init(&s.merged);
+    enum status st = save_as(r, n, &s, e);
+    arena_release(&s.merged);
+    return st;
 }
 
 enum status node_checkpoint_saver(struct run *r, size_t node, struct err *e)

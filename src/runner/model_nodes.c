@@ -2,6 +2,7 @@
 #include "runner/run_int.h"
 
 #include "base/str.h"
+#include "nn/peft.h"
 #include "nn/weights.h"
 
 #include <string.h>
@@ -73,12 +74,14 @@ enum status flow_model_fill(int var, void *data, void *ctx, struct err *e)
     struct fill_ctx *c = ctx;
     struct flow_model *m = c->model;
     const struct ir_var *v = &m->vars.list.data[var];
+    if (!model_var_in_files(m->model, var) && c->adapter)
+        return peft_read(c->adapter, m->model, var, data, e);
     for (size_t i = m->loads.n; i-- > 0;) {
         struct tensorfile *f = c->files[i];
         if (tensorfile_find(f, v->name))
             return weights_read(f, m->model, &m->vars, var, data, e);
     }
-    if (m->origin)
+    if (m->origin && model_var_in_files(m->model, var))
         return hf_read(m->origin, m->model, var, data, e);
     model_init_var(m->model, var, data, (uint64_t)c->run->seed);
     return ST_OK;
@@ -113,6 +116,8 @@ enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, 
         }
         tensorfile_match_release(&match);
     }
+    if (st == ST_OK && m->adapter)
+        st = peft_open(m->adapter, m->model, &c->adapter, e);
     if (st != ST_OK)
         fill_end(c);
     return st;
@@ -122,7 +127,9 @@ void fill_end(struct fill_ctx *c)
 {
     for (size_t i = 0; c->files && i < c->model->loads.n; i++)
         tensorfile_close(c->files[i]);
+    tensorfile_close(c->adapter);
     mem_free(c->files);
+    c->adapter = NULL;
     c->files = NULL;
 }
 

@@ -41,6 +41,7 @@ struct flow_model {
     VEC(bool) strict;
     const char *checkpoint; /* a CheckpointLoader's file: model, optimizer, schedule, scaler */
     struct hf *origin;      /* the folder that its first weights come from; NULL: initialisation */
+    const char *adapter;    /* a folder with trained adapters; NULL: they start anew */
     bool retype;            /* saved back in `dtype`; else each weight as it was */
     enum dtype dtype;
 };
@@ -241,7 +242,8 @@ struct flow_model *flow_model_new(struct run *r, const struct graph_node *n);
 struct fill_ctx {
     struct run *run;
     struct flow_model *model;
-    struct tensorfile **files; /* one per model->loads */
+    struct tensorfile **files;  /* one per model->loads */
+    struct tensorfile *adapter; /* of model->adapter; NULL: none */
 };
 enum status
 fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, struct err *e) NODISCARD;

@@ -53,7 +53,8 @@ void fill_round(const struct model *m, const struct ir_vars *vars, struct exec *
 
 /* What the other executor has, into the exact variable of this one. */
 static void carry(
-    const struct model *m, const struct ir_vars *vars, struct exec *x, const struct train_weights *w, int var, int exact)
+    const struct model *m, const struct ir_vars *vars, struct exec *x,
+    const struct train_weights *w, int var, int exact)
 {
     const struct ir_var *v = &vars->list.data[var];
     int from = fill_exact(vars, var, w->from_vars);

@@ -373,7 +373,9 @@ static const struct adapter_config bases[] = {
     {.rank = 4, .alpha = 8, .targets = "all-linear", .base = QUANT_NF4, .double_quant = true}};
 enum { BASES = sizeof bases / sizeof *bases };
 
-TEST(adapters_train_alone, "L3: the base never changes by a bit and costs neither gradient nor state; the loss falls")
+TEST(
+    adapters_train_alone,
+    "L3: the base never changes by a bit and costs neither gradient nor state; the loss falls")
 {
     for (int i = 0; i < BASES; i++) {
         struct trial_setup s = adapted(&bases[i]);
@@ -396,7 +398,8 @@ TEST(adapters_train_alone, "L3: the base never changes by a bit and costs neithe
     }
 }
 
-TEST(adapters_resume, "L3 A7: adapters, codes and scales are in the checkpoint and go on bit by bit")
+TEST(
+    adapters_resume, "L3 A7: adapters, codes and scales are in the checkpoint and go on bit by bit")
 {
     for (int i = 0; i < BASES; i++) {
         struct trial_setup s = adapted(&bases[i]);
@@ -431,7 +434,9 @@ TEST(adapters_in_halves, "L3 P9: a base in bfloat16, adapters with float32 maste
     trial_close(&t);
 }
 
-TEST(gradient_reaches_adapters, "L3 L1 case-T34: over a frozen base, checkpointed or not, dL/dB is y A x")
+TEST(
+    gradient_reaches_adapters,
+    "L3 L1 case-T34: over a frozen base, checkpointed or not, dL/dB is y A x")
 {
     static const struct adapter_config one = {.rank = 1, .alpha = 1, .targets = "l"};
     static const float x[1] = {1}, y[1] = {0};
@@ -462,14 +467,17 @@ static const void *value_at(int var, enum dtype *type, void *ctx)
     return exec_var(t->train->exec, var);
 }
 
-TEST(merge_onto_what_was_trained, "L3 case-T77: the merged weight is the 4-bit base as read, plus the adapter")
+TEST(
+    merge_onto_what_was_trained,
+    "L3 case-T77: the merged weight is the 4-bit base as read, plus the adapter")
 {
     static const struct adapter_config one = {
         .rank = 1, .alpha = 1, .targets = "a", .base = QUANT_NF4};
     struct trial_setup s = trial_mlp(8, 4);
     struct trial t;
     static float w[64 * 8], merged[64 * 8];
-    s.layers = "Linear a {'in_features':64,'out_features':8}; Linear b {'in_features':8,'out_features':3}";
+    s.layers =
+        "Linear a {'in_features':64,'out_features':8}; Linear b {'in_features':8,'out_features':3}";
     s.train.shape[0] = 64;
     s.adapter = &one;
     trial_open(&t, &s);

@@ -1,4 +1,5 @@
-/* dequant.c - weights stored in few bits as numbers (ir/quant.h): one float32 product an element. */
+/* dequant.c - weights stored in few bits as numbers (ir/quant.h): one float32 product an element.
+ */
 #include "backends/backend.h"
 #include "backends/cpu/lanes.h"
 

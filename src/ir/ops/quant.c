@@ -1,6 +1,6 @@
 /* quant.c - weights in few bits as operands: shape, cost. No gradient flows: they are frozen. */
-#include "ir/ops/ops_int.h"
 #include "ir/quant.h"
+#include "ir/ops/ops_int.h"
 
 enum status shape_dequant(
     const struct ir_program *p, const struct ir_op *op, struct ir_shape_out *out, int *n_out,
