@@ -43,6 +43,7 @@ TEST(table_is_complete, "N2: the types that this version runs are marked, the ot
         "SequentialModel",
         "CausalLMModel",
         "snug:PretrainedLM",
+        "snug:Adapter",
         "LMCrossEntropyLoss",
         "LMTokenizer",
         "TextCorpusDataset",
