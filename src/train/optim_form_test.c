@@ -398,8 +398,7 @@ TEST(
     }
 }
 
-TEST(
-    adapters_resume, "L3 A7: adapters, codes and scales are in the checkpoint and go on bit by bit")
+TEST(adapters_resume, "L3 A7: adapters, codes and scales go on bit by bit from a checkpoint")
 {
     for (int i = 0; i < BASES; i++) {
         struct trial_setup s = adapted(&bases[i]);

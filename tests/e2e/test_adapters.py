@@ -178,3 +178,63 @@ def test_half_and_int8(snug):
     graph = harness.training_graph(CHAIN, train__parameter_dtype="bfloat16", train__master_weights="none")
     result = run(snug, graph)
     assert any(w["kind"] == "master_weights" for w in result.doc["warnings"]), result.doc["warnings"]
+
+
+TOKENS = [[(7 * i + 3 * j) % 60 for j in range(9)] for i in range(2)]
+
+
+def lm_graph(nodes, wires, source):
+    graph = {"name": "lm", "nodes": [{"id": "start", "type": "Start", "position": {"x": 0, "y": 0},
+                                      "data": {"params": {}}}], "edges": []}
+    tokens = {"shape": "2,9", "dtype": "int64", "value_mode": "explicit", "values": TOKENS}
+    nodes = dict(nodes, tokens=("TensorInput", tokens), infer=("Inference", {}), said=("Print", {}))
+    wires = wires + [(source, "model", "infer", "model"), ("tokens", "tensor", "infer", "input"),
+                     ("infer", "output", "said", "value")]
+    return add(graph, nodes, wires)
+
+
+# ids: L3 case-T77 case-T78
+def test_language_models(snug):
+    """PEFT's folders over imported GPT-2 and Llama: outputs by the formula; merged folders load in its place; ties hold."""
+    torch = need_torch()
+    import sys
+    sys.path.insert(0, os.path.join(snug.root, "tests", "parity"))
+    import hf_make
+    import hf_models
+    names = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "down_proj"]}
+    for kind, base in (("gpt2", "none"), ("llama", "none"), ("gpt2", "nf4"), ("llama", "int8")):
+        folder = kind + base
+        config, state = hf_make.make(os.path.join(snug.dir, folder), kind)
+        torch.manual_seed(3)
+        weights = {}
+        for name, w in state.items():
+            module = name[:-len(".weight")]
+            if not name.endswith(".weight") or module.split(".")[-1] not in names[kind]:
+                continue
+            inner, outer = w.shape if kind == "gpt2" else w.shape[::-1]
+            weights["base_model.model.%s.lora_A.weight" % module] = torch.randn(4, inner) / inner ** 0.5
+            weights["base_model.model.%s.lora_B.weight" % module] = torch.randn(outer, 4) * 0.2
+        os.makedirs(saved(snug, folder))
+        hf_make.write_safetensors(os.path.join(saved(snug, folder), "adapter_model.safetensors"), weights)
+        with open(os.path.join(saved(snug, folder), "adapter_config.json"), "w") as f:
+            json.dump({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": names[kind], "bias": "none",
+                       "fan_in_fan_out": kind == "gpt2", "lora_dropout": 0.0}, f)
+        nodes = {"lm": ("snug:PretrainedLM", {"path": folder}),
+                 "adapter": ("snug:Adapter", {"adapter": folder, "base": base}),
+                 "save": ("ModelSaver", {"format": "huggingface", "path": folder + "-merged", "merge": True})}
+        wires = [("lm", "model", "adapter", "model"), ("infer", "model", "save", "model")]
+        on = numbers(run(snug, lm_graph(nodes, wires, "adapter")))
+        merged = hf_make.read_folder(saved(snug, folder + "-merged"))
+        assert set(merged) == set(state), set(merged) ^ set(state)
+        model = getattr(hf_models, kind)
+        near(on, model(config, {n: t.float() for n, t in merged.items()}, torch.tensor(TOKENS))[0].flatten()[:16].tolist(), 1e-4)
+        if base == "none":
+            for name in weights:
+                if ".lora_A." not in name:
+                    continue
+                target = name[len("base_model.model."):].replace(".lora_A", "")
+                delta = 2.0 * weights[name.replace("lora_A", "lora_B")] @ weights[name]
+                state[target] = state[target] + (delta.T if kind == "gpt2" else delta)
+            near(on, model(config, state, torch.tensor(TOKENS))[0].flatten()[:16].tolist(), 1e-4)
+        again = {"lm": ("snug:PretrainedLM", {"path": folder + "-merged"})}
+        near(numbers(run(snug, lm_graph(again, [], "lm"))), on)
