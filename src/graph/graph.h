@@ -134,4 +134,16 @@ json_t *graph_document(const struct graph *g);
  * inside a preset, a node of a subgraph). */
 enum status graph_save(const struct graph *g, const char *path, struct err *e) NODISCARD;
 
+/* Puts a node between an output and everything that it feeds, in a document as files have it (and
+ * graph_parse reads it). Its id is `id`, with a number where that is taken: written to the buffer.
+ * ST_NOT_FOUND when the document's own nodes have no such source. */
+struct graph_insertion {
+    const char *source, *port; /* node and output */
+    const char *type, *id;
+    const char *input, *output; /* ports of the new node */
+    json_t *params;             /* borrowed */
+};
+enum status graph_insert_after(
+    json_t *document, const struct graph_insertion *x, char id[64], struct err *e) NODISCARD;
+
 #endif

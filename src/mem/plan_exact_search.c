@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Sets of items, which placements something follows from, are words of bits. */
-enum { UNDO_WORDS_MAX = 8 << 20 };
+enum { UNDO_WORDS_MAX = 8 << 20, CONFLICTS_MAX = 8 };
 #define BUMP_GROWTH 1.001
 #define BUMP_MAX 1e100
 
@@ -28,7 +28,9 @@ struct search {
     size_t list_n;
     uint32_t *over_from, *over; /* items that live with item i: over[over_from[i]..], by rank */
     uint64_t *why_low, *why_refused, *why_effective; /* by item */
-    uint64_t *conflict;                              /* of the branch that ended last */
+    int32_t *depth;                  /* by item: how many lay before it was placed */
+    uint64_t *conflict_shallow;      /* within one step */
+    uint64_t *conflict;              /* of the branch that ended last */
     int32_t dirty_from, dirty_until; /* sections where something changed since the last look */
     VEC(struct before) undo;
     VEC(uint64_t) undo_words;
@@ -121,6 +123,7 @@ static void place(struct search *s, uint32_t i)
     double top = x->low + x->size;
     x->offset = x->low;
     x->placed = true;
+    s->depth[i] = (int32_t)(s->o->n - s->list_n);
     touch(s, x);
     for (uint32_t k = s->over_from[i]; k < s->over_from[i + 1]; k++) {
         uint32_t v = s->over[k];
@@ -282,26 +285,59 @@ static void find_tops(struct search *s, int32_t from, int32_t until)
     s->o->work += until - from;
 }
 
+/* How late the last placement of a conflict came; -1 where it has none. */
+static int32_t conflict_depth(const struct search *s)
+{
+    int32_t depth = -1;
+    for (size_t k = 0; k < s->words; k++) {
+        for (uint64_t w = s->conflict[k]; w; w &= w - 1) {
+            int32_t d = s->depth[k * 64 + (size_t)__builtin_ctzll(w)];
+            depth = d > depth ? d : depth;
+        }
+    }
+    return depth;
+}
+
+/* Of the sections that are too full, that whose conflict goes back furthest; leaves the conflict.
+ */
+static int32_t choose_conflict(struct search *s, int32_t from, int32_t until)
+{
+    int32_t chosen = from, shallow = INT32_MAX, seen = 0;
+    for (int32_t t = from; t <= until && seen < CONFLICTS_MAX; t++) {
+        if (s->top[t] <= s->o->capacity)
+            continue;
+        seen++;
+        explain(s, t);
+        int32_t depth = conflict_depth(s);
+        if (depth >= shallow)
+            continue;
+        shallow = depth;
+        chosen = t;
+        memcpy(s->conflict_shallow, s->conflict, s->words * sizeof(uint64_t));
+    }
+    memcpy(s->conflict, s->conflict_shallow, s->words * sizeof(uint64_t));
+    return chosen;
+}
+
 /* False, with the conflict, when nothing fits any more. */
 static bool sections_fit(struct search *s)
 {
-    int32_t from = s->dirty_from, until = s->dirty_until, fullest = from;
+    int32_t from = s->dirty_from, until = s->dirty_until;
+    bool fit = true;
     if (from > until)
         return true;
     find_tops(s, from, until);
     for (int32_t t = from; t <= until; t++)
-        if (s->top[t] > s->top[fullest])
-            fullest = t;
-    if (s->top[fullest] <= s->o->capacity) {
+        fit = fit && s->top[t] <= s->o->capacity;
+    if (fit) {
         s->dirty_from = INT32_MAX;
         s->dirty_until = -1;
         return true;
     }
-    s->o->weight[fullest] += s->bump;
+    s->o->weight[choose_conflict(s, from, until)] += s->bump;
     s->bump *= BUMP_GROWTH;
     if (s->bump > BUMP_MAX)
         settle_weights(s);
-    explain(s, fullest);
     return false;
 }
 
@@ -441,6 +477,8 @@ enum exact_result exact_search(struct exact_order *o)
     s.why_refused = mem_alloc(o->n * s.words * sizeof(uint64_t));
     s.why_effective = mem_alloc(o->n * s.words * sizeof(uint64_t));
     s.conflict = mem_alloc(s.words * sizeof(uint64_t));
+    s.conflict_shallow = mem_alloc(s.words * sizeof(uint64_t));
+    s.depth = mem_alloc(o->n * sizeof *s.depth);
     find_overlaps(&s);
     for (size_t i = 0; i < o->n; i++) {
         o->items[i].low = o->items[i].offset = 0;
@@ -457,6 +495,8 @@ enum exact_result exact_search(struct exact_order *o)
     mem_free(s.why_refused);
     mem_free(s.why_effective);
     mem_free(s.conflict);
+    mem_free(s.conflict_shallow);
+    mem_free(s.depth);
     mem_free(s.over_from);
     mem_free(s.over);
     vec_release(&s.undo);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FILE_BYTES_MAX = 64 << 20 };
+
 static int count(const struct fit *f, const struct fit_choice *c)
 {
     int n = 0;
@@ -16,23 +18,95 @@ static int count(const struct fit *f, const struct fit_choice *c)
 
 /* ---- one plan ---- */
 
+/* "NAME=VALUE,..." as an object, by the types of the node's parameters. */
+static json_t *params_of(const struct node_type *t, char *text)
+{
+    json_t *params = json_object();
+    char *next = NULL;
+    for (char *one = strtok_r(text, ",", &next); one; one = strtok_r(NULL, ",", &next)) {
+        char *value = strchr(one, '=');
+        if (!value)
+            continue;
+        *value++ = 0;
+        const struct node_param *p = node_param_find(t, one);
+        json_t *v = p ? node_param_parse(p, value) : NULL;
+        if (v)
+            json_put(params, one, v);
+    }
+    return params;
+}
+
+static enum status insert(json_t *document, const char *setting, struct err *e)
+{
+    char *text = mem_strdup(setting + strlen(FIT_INSERT)), *next = NULL, id[64];
+    const char *source = strtok_r(text, "|", &next), *port = strtok_r(NULL, "|", &next);
+    const char *type = strtok_r(NULL, "|", &next);
+    char *values = strtok_r(NULL, "|", &next);
+    ASSERT(source && port && type && values);
+    json_t *params = params_of(node_type_find(type), values);
+    enum status st = graph_insert_after(
+        document,
+        &(struct graph_insertion){
+            .source = source,
+            .port = port,
+            .type = type,
+            .id = "adapter",
+            .input = "model",
+            .output = "model",
+            .params = params},
+        id, e);
+    json_decref(params);
+    mem_free(text);
+    return st;
+}
+
+/* Reads the file, with nodes inserted where `settings` has some. */
+static enum status
+load(const struct fit *f, const char **settings, struct graph **out, struct err *e)
+{
+    json_t *document = NULL;
+    char *text = NULL;
+    enum status st = ST_OK;
+    bool inserts = false;
+    for (const char **s = settings; *s; s++)
+        inserts = inserts || str_starts(*s, FIT_INSERT);
+    if (!inserts)
+        return graph_load(f->o.path, out, e);
+    TRY(json_read_file(f->o.path, FILE_BYTES_MAX, &document, e));
+    for (const char **s = settings; *s; s++)
+        if (str_starts(*s, FIT_INSERT))
+            TRY_OUT(insert(document, *s, e));
+    text = json_text(document, false);
+    st = graph_parse(text, strlen(text), f->o.path, out, e);
+out:
+    mem_free(text);
+    json_decref(document);
+    return st;
+}
+
 /* The graph with the user's --set and those of a choice. */
 static enum status
 graph_with(const struct fit *f, const struct fit_choice *c, struct graph **out, struct err *e)
 {
-    struct arena memory = {0};
+    struct graph *g = NULL;
+    struct arena memory;
     arena_init(&memory);
-    const char **more = fit_settings(f, c, &memory);
-    size_t n = 0;
-    while (more[n])
-        n++;
-    const char **sets = ARENA_ARRAY(&memory, const char *, f->o.n_sets + n + 1);
-    for (size_t i = 0; i < f->o.n_sets; i++)
-        sets[i] = f->o.sets[i];
-    for (size_t i = 0; i < n; i++)
-        sets[f->o.n_sets + i] = more[i];
-    enum status st = graph_prepare(f->o.path, sets, f->o.n_sets + n, out, e);
+    const char **settings = fit_settings(f, c, &memory);
+    enum status st = load(f, settings, &g, e);
+    for (size_t i = 0; st == ST_OK && i < f->o.n_sets; i++)
+        st = graph_set(g, f->o.sets[i], e);
+    for (const char **s = settings; st == ST_OK && *s; s++)
+        if (!str_starts(*s, FIT_INSERT))
+            st = graph_set(g, *s, e);
+    if (st == ST_OK && graph_check(g, GRAPH_RUN) == 0)
+        (void)graph_check_runnable(g);
+    if (st == ST_OK)
+        st = graph_verdict(g, e);
     arena_release(&memory);
+    if (st != ST_OK)
+        graph_free(g);
+    else
+        *out = g;
     return st;
 }
 

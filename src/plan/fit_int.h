@@ -6,6 +6,10 @@
 
 enum { FIT_LEVERS_MAX = 24, FIT_LEVELS_MAX = 12 };
 
+/* A setting that starts with this is no --set but a node to insert: "+SOURCE|PORT|TYPE|NAME=VALUE,
+ * ...", with ports "model". */
+#define FIT_INSERT "+"
+
 /* A lever of this graph: what --set takes, by how far it is turned; the weakest first. */
 struct fit_lever {
     const char *name, *allow, *costs, *keeps;

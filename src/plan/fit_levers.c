@@ -86,6 +86,57 @@ add_plain(struct fit *f, const struct graph *g, const struct row *r, struct fit_
         vec_release(&list);
 }
 
+/* Where adapters go: after the model of every training loop, as the file has it. NULL where a model
+ * has some already, or stands inside a preset. */
+static const struct graph_node *model_of(const struct graph *g, size_t loop, const char **port)
+{
+    size_t source;
+    if (!graph_input(g, loop, "model", &source, port))
+        return NULL;
+    const struct graph_node *x = graph_node_at(g, source);
+    bool plain = x->kind && !x->container && strcmp(x->kind->name, "snug:Adapter") != 0;
+    return plain && strlen(x->id) < 200 ? x : NULL;
+}
+
+/* Savers of whole weights need the adapters merged into them. */
+static void add_merges(struct fit *f, const struct graph *g, names *out)
+{
+    for (size_t i = 0; i < graph_order_count(g); i++) {
+        const struct graph_node *x = graph_node_at(g, graph_order_at(g, i));
+        if (x->kind && strcmp(x->kind->name, "ModelSaver") == 0 &&
+            node_param_find(x->kind, "merge") && !graph_param_bool(x, "merge"))
+            vec_push(out, arena_printf(&f->memory, "%s.merge=true", x->id));
+    }
+}
+
+/* Adapters with these parameters ("kind=qlora,base=nf4") between models and what trains them. */
+static void
+add_adapter(struct fit *f, const struct graph *g, const char *params, struct fit_lever *l)
+{
+    const struct node_type *t = node_type_find("snug:Adapter");
+    names list = {0};
+    bool ok = t && (t->flags & NODE_FLAG_RUNNABLE);
+    for (size_t i = 0; ok && i < graph_order_count(g); i++) {
+        const char *port;
+        const struct graph_node *x = graph_node_at(g, graph_order_at(g, i));
+        if (!x->kind || strcmp(x->kind->name, "TrainingLoop") != 0)
+            continue;
+        const struct graph_node *model = model_of(g, graph_order_at(g, i), &port);
+        ok = model != NULL;
+        if (ok)
+            vec_push(
+                &list,
+                arena_printf(
+                    &f->memory, FIT_INSERT "%s|%s|snug:Adapter|%s", model->id, port, params));
+    }
+    if (ok && list.n) {
+        add_merges(f, g, &list);
+        l->settings[l->levels++] = finish(f, &list);
+    } else {
+        vec_release(&list);
+    }
+}
+
 static bool has_batch_statistics(const struct graph *g)
 {
     bool found = false;
@@ -198,6 +249,12 @@ enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
             continue; /* it answers to the budget of a run, not of a plan */
         if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && !statistics))
             add_batches(f, g, i == ROW_MICRO_BATCH, &l);
+        else if (i == ROW_LORA)
+            add_adapter(f, g, "kind=lora", &l);
+        else if (i == ROW_QLORA_INT8)
+            add_adapter(f, g, "kind=qlora,base=int8", &l);
+        else if (i == ROW_QLORA_NF4)
+            add_adapter(f, g, "kind=qlora,base=nf4", &l);
         else
             add_plain(f, g, r, &l);
         if (l.levels == 0)

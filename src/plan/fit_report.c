@@ -15,13 +15,34 @@ static bool fits_already(const struct fit *f)
     return f->plans.data[0].peak_bytes <= f->o.budget_bytes;
 }
 
+static size_t is_insert(const char *setting)
+{
+    return str_starts(setting, FIT_INSERT) ? strlen(FIT_INSERT) : 0;
+}
+
+/* "--set NODE.PARAM=V", or "insert TYPE with NAME=VALUE after SOURCE". */
+static void add_setting(struct str *out, const char *setting)
+{
+    if (!is_insert(setting)) {
+        str_printf(out, "--set %s", setting);
+        return;
+    }
+    const char *source = setting + is_insert(setting), *port = strchr(source, '|') + 1;
+    const char *type = strchr(port, '|') + 1, *params = strchr(type, '|') + 1;
+    str_printf(
+        out, "insert %.*s with %s after %.*s", (int)(params - 1 - type), type, params,
+        (int)(port - 1 - source), source);
+}
+
 static json_t *way_json(const struct fit *f, const struct fit_way *w)
 {
-    json_t *o = json_object(), *sets = json_array(), *levers = json_array();
+    json_t *o = json_object(), *sets = json_array(), *inserts = json_array();
+    json_t *levers = json_array();
     struct arena memory;
     arena_init(&memory);
     for (const char **s = fit_settings(f, &w->choice, &memory); *s; s++)
-        (void)json_array_append_new(sets, json_string(*s));
+        (void)json_array_append_new(
+            str_starts(*s, FIT_INSERT) ? inserts : sets, json_string(*s + is_insert(*s)));
     for (int i = 0; i < f->levers_n; i++) {
         if (!w->choice.level[i])
             continue;
@@ -32,6 +53,7 @@ static json_t *way_json(const struct fit *f, const struct fit_way *w)
         (void)json_array_append_new(levers, l);
     }
     json_put(o, "set", sets);
+    json_put(o, "insert", inserts);
     json_put(o, "levers", levers);
     json_put_i64(o, "peak_bytes", w->peak_bytes);
     json_put_i64(o, "saving_bytes", f->plans.data[0].peak_bytes - w->peak_bytes);
@@ -104,8 +126,11 @@ static void add_way(const struct fit *f, const struct fit_way *w, struct str *ou
     else
         str_add(out, "the same");
     str_add(out, ", transfers none\n");
-    for (const char **s = fit_settings(f, &w->choice, &memory); *s; s++)
-        str_printf(out, "    --set %s\n", *s);
+    for (const char **s = fit_settings(f, &w->choice, &memory); *s; s++) {
+        str_add(out, "    ");
+        add_setting(out, *s);
+        str_add(out, "\n");
+    }
     for (int i = 0; i < f->levers_n; i++)
         if (w->choice.level[i])
             str_printf(out, "      %s costs: %s\n", f->levers[i].name, f->levers[i].costs);
@@ -193,8 +218,10 @@ static void add_obstacles(const struct fit *f, struct str *out)
     const char **sets = fit_settings(f, &f->least, &memory);
     if (!*sets)
         str_add(out, " nothing changed");
-    for (; *sets; sets++)
-        str_printf(out, " --set %s", *sets);
+    for (; *sets; sets++) {
+        str_add(out, " ");
+        add_setting(out, *sets);
+    }
     arena_release(&memory);
 }
 

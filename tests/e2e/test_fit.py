@@ -113,3 +113,26 @@ def test_wrong_use(snug):
         assert snug.json("fit", graph, *words).rc == 2, words
     assert snug.json("fit", "/nowhere.json", "--budget", "1MiB").rc == 1
     assert snug.json("fit", graph, "--budget", "1MiB", "--set", "x.y=1").rc == 1
+
+
+def test_adapters(snug):
+    """lora and qlora insert a node between the model and what it feeds; nothing else changes but savers that merge."""
+    graph = os.path.join(snug.root, "examples/mlp/graph.json")
+    fitted = os.path.join(snug.dir, "fitted.json")
+    budget = int(snug.json("plan", graph).doc["peak_bytes"] * 0.6)
+    if snug("nodes", "snug:Adapter").rc != 0:
+        raise harness.Skip("no snug:Adapter")
+    for word in ("lora", "qlora"):
+        r = snug.json("fit", graph, "--budget", budget, "--allow", word, "-o", fitted)
+        assert r.rc == 0, r
+        way = r.doc["groups"][2]["ways"][0]
+        assert len(way["insert"]) == 1 and way["insert"][0].startswith("model|model|snug:Adapter|kind=" + word), way
+        assert snug.json("plan", fitted).doc["peak_bytes"] == way["peak_bytes"] <= budget, way
+        with open(graph) as a, open(fitted) as b:
+            before, after = json.load(a), json.load(b)
+        added = [n for n in after["nodes"] if n["id"] not in {m["id"] for m in before["nodes"]}]
+        assert len(added) == 1 and added[0]["type"] == "snug:Adapter", added
+        assert len(after["edges"]) == len(before["edges"]) + 1
+        assert not [e for e in after["edges"] if e["source"] == "model" and e["target"] != added[0]["id"]], after["edges"]
+        text = snug("fit", graph, "--budget", budget, "--allow", word)
+        assert "insert snug:Adapter with kind=" + word in text.out, text
