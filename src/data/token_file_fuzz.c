@@ -1,6 +1,5 @@
 /* token_file_fuzz.c - any bytes as a .bin token file: an error or numbers, never a crash. Corpus:
  * tests/corpus/token_file. */
-#include "base/env.h"
 #include "data/tokens.h"
 
 #include <stddef.h>
@@ -15,8 +14,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct err e = {0};
     struct token_row t, all;
     (void)snprintf(path, sizeof path, "/tmp/snug-token-fuzz-%ld", (long)getpid());
-    if (file_write(path, data, size, &e) != ST_OK)
+    FILE *out = fopen(path, "wb");
+    if (!out)
         return 0;
+    (void)fwrite(data, 1, size, out);
+    (void)fclose(out);
     enum status described = token_file_describe(path, &t, &e);
     enum status st = token_file_read(path, 0, &all, &e);
     ASSERT(described == st);
