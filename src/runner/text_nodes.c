@@ -123,7 +123,10 @@ enum status node_data_mix(struct run *r, size_t node, struct err *e)
     c->n_parts = (int)graph_param_i64(n, "sources");
     c->interleave = str_eq(graph_param_str(n, "mode"), "interleave");
     c->seed = (uint64_t)graph_param_i64(n, "seed");
-    TRY(read_weights(graph_param_str(n, "weights"), c->weight, c->n_parts, e));
+    for (int i = 0; i < c->n_parts; i++)
+        c->weight[i] = 1;
+    if (c->interleave)
+        TRY(read_weights(graph_param_str(n, "weights"), c->weight, c->n_parts, e));
     for (int i = 0; i < c->n_parts; i++) {
         char port[32];
         struct flow in;

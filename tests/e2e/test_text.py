@@ -208,7 +208,7 @@ def test_mix(snug):
     drawn, other = tokens(), tokens(seed=4)
     assert drawn == tokens(seed=3) and drawn[1] != other[1], (drawn, other)
     assert drawn[0] < tokens(mode="concat")[0]
-    nodes["mix"][1]["weights"] = "0.8"
+    nodes["mix"][1].update(weights="0.8", mode="interleave")
     bad = run(snug, nodes, wires)
     assert bad.rc == 1 and "'weights'" in bad.doc["error"]["message"] and bad.doc["error"]["node_id"] == "mix", bad
 
