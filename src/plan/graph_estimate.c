@@ -255,6 +255,7 @@ graph_estimate(struct graph *g, const struct run_options *asked, json_t **out, s
     struct run *r = NULL;
     struct str why;
     o.watch = &watch;
+    o.quick = true;
     TRY(run_new(g, &o, NULL, &r, e));
     str_init(&why);
     enum status st = run_plan(r, &failed);

@@ -124,7 +124,7 @@ static void norm(struct replay *r, const struct ir_op *op)
     struct tensor_of beta = op->n_in > 4 ? replay_in(r, op, 4) : (struct tensor_of){-1, 0, 0};
     int64_t statistics = 2 * 4 * replay_count(r, op->in[1]);
     bool rms = op->attr.norm.kind == NORM_RMS, batch = op->attr.norm.kind == NORM_BATCH;
-    if (r->o->autocast && r->o->cuda && !batch)
+    if (r->o->autocast && !batch)
         used = replay_cast(r, x, 4);
     y.size = used.size;
     struct tape_op t = {
