@@ -199,6 +199,50 @@ static void add_batches(struct fit *f, const struct graph *g, bool accumulated, 
     }
 }
 
+/* Adds "ID.batch_size=B / 2^shift" unless it is there; true when that changes something. */
+static bool add_smaller(struct fit *f, const struct graph_node *x, int shift, names *out)
+{
+    int64_t batch = graph_param_i64(x, "batch_size"), parts = (int64_t)1 << shift;
+    int64_t less = batch > parts ? batch / parts : 1;
+    const char *text = arena_printf(&f->memory, "%s.batch_size=%lld", x->id, (long long)less);
+    for (size_t i = 0; i < out->n; i++)
+        if (str_eq(out->data[i], text))
+            return false;
+    if (less < batch)
+        vec_push(out, text);
+    return 2 * less <= batch >> (shift - 1); /* this step is still a smaller one */
+}
+
+/* Batches of validation and evaluation, where nothing is trained on them. */
+static void add_eval_batches(struct fit *f, const struct graph *g, struct fit_lever *l)
+{
+    for (int shift = 1; l->levels < FIT_LEVELS_MAX; shift++) {
+        names list = {0};
+        bool smaller = false;
+        for (size_t i = 0; i < graph_order_count(g); i++) {
+            size_t node = graph_order_at(g, i), source = GRAPH_NO_NODE;
+            const struct graph_node *x = graph_node_at(g, node), *loader = loader_of(g, node);
+            const char *port;
+            if (!x->kind)
+                continue;
+            if (strcmp(x->kind->name, "EvaluateModel") == 0 ||
+                strcmp(x->kind->name, "PerplexityEvaluate") == 0)
+                smaller |= add_smaller(f, x, shift, &list);
+            else if (
+                strcmp(x->kind->name, "TrainingLoop") == 0 &&
+                graph_input(g, node, "val_dataloader", &source, &port) &&
+                graph_node_at(g, source) != loader && graph_node_at(g, source)->kind &&
+                node_param_find(graph_node_at(g, source)->kind, "batch_size"))
+                smaller |= add_smaller(f, graph_node_at(g, source), shift, &list);
+        }
+        if (!smaller || list.n == 0) {
+            vec_release(&list);
+            return;
+        }
+        l->settings[l->levels++] = finish(f, &list);
+    }
+}
+
 static bool has_word(const char *list, const char *word)
 {
     size_t n = strlen(word);
@@ -249,6 +293,8 @@ enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
             continue; /* it answers to the budget of a run, not of a plan */
         if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && !statistics))
             add_batches(f, g, i == ROW_MICRO_BATCH, &l);
+        else if (i == ROW_EVAL_BATCH)
+            add_eval_batches(f, g, &l);
         else if (i == ROW_LORA)
             add_adapter(f, g, "kind=lora", &l);
         else if (i == ROW_QLORA_INT8)
