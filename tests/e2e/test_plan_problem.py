@@ -18,7 +18,6 @@ def check(path, capacity):
     return rows
 
 
-# ids: case-minimalloc
 def test_published_capacities(snug):
     for name in "ABCDEF":
         source = os.path.join(snug.root, MINIMALLOC, name + ".1048576.csv")
