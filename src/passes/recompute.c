@@ -42,13 +42,14 @@ static bool reads_late(const struct plan *w, int i, int v)
 
 static bool may_run_again(const struct plan *w, const struct ir_op *op)
 {
-    if (ir_op_row(op->code)->flags & OPF_RECOMPUTE)
+    if (ir_op_row(op->code)->flags & (OPF_RECOMPUTE | OPF_VIEW))
         return true;
     return w->wide && op->n_out > 0 && ir_op_mutated(op) == 0 && !rewrite_heavy(w->p, op) &&
            !rewrite_small(w->p, op);
 }
 
-/* Operators needed to have v in the backward pass; above `longest` when it cannot be had. */
+/* Operators needed to have v in the backward pass, views not counted; above `longest` when it
+ * cannot be had. */
 static int price(const struct plan *w, int v, int depth)
 {
     const struct ir_program *p = w->p;
@@ -63,10 +64,11 @@ static int price(const struct plan *w, int v, int depth)
     const struct ir_op *op = &p->ops.data[w->maker[v]];
     if (!may_run_again(w, op))
         return none;
-    int sum = 1;
+    int sum = ir_op_row(op->code)->flags & OPF_VIEW ? 0 : 1;
+    int below = depth + sum;
     for (int k = 0; k < op->n_in && sum <= w->longest; k++)
         if (op->in[k] != IR_NONE)
-            sum += price(w, op->in[k], depth + 1);
+            sum += price(w, op->in[k], below);
     return sum;
 }
 
@@ -84,11 +86,11 @@ static void decide(struct plan *w, const struct ir_op *op)
     if (sum == 0 || bytes < LEAST_BYTES)
         return;
     for (int k = 0; k < op->n_out; k++)
-        w->reads[op->out[k]] = 0; /* they must not count as saved for themselves */
-    int n = price(w, op->out[0], 0);
+        w->reads[op->out[k]] = 0;    /* they must not count as saved for themselves */
+    int n = price(w, op->out[0], 0); /* 0: a view of what is saved */
     for (int k = 0; k < op->n_out; k++) {
         w->reads[op->out[k]] = reads[k];
-        w->chain[op->out[k]] = reads[k] && n <= w->longest ? n : 0;
+        w->chain[op->out[k]] = reads[k] && n > 0 && n <= w->longest ? n : 0;
     }
 }
 
@@ -96,14 +98,14 @@ static void decide(struct plan *w, const struct ir_op *op)
 static void keep_base(struct plan *w, const struct ir_op *op)
 {
     int v = op->n_out ? op->out[0] : IR_NONE;
-    if (!w->wide || v == IR_NONE || ir_storage(w->p, v) == v || w->reads[v] == 0 || w->chain[v])
+    if (v == IR_NONE || ir_storage(w->p, v) == v || w->reads[v] == 0 || w->chain[v])
         return;
     w->reads[ir_storage(w->p, v)]++;
     w->chain[ir_storage(w->p, v)] = 0;
 }
 
-/* Narrowly, what is read through a view of the forward pass stays; what the host reads always does.
- * Views that the backward pass makes (of rows for a weight's gradient) follow what they view. */
+/* What a saved view shows stays, and so does what the host reads. Views that the backward pass
+ * makes (of rows for a weight's gradient) follow what they view. */
 static void keep_storages(struct plan *w)
 {
     const struct ir_program *p = w->p;
@@ -122,10 +124,6 @@ static void count_reads(struct plan *w)
         for (int k = 0; k < p->ops.data[i].n_in; k++)
             if (p->ops.data[i].in[k] != IR_NONE && reads_late(w, i, p->ops.data[i].in[k]))
                 w->reads[p->ops.data[i].in[k]]++;
-    for (size_t v = 0; v < p->values.n && !w->wide; v++)
-        if (w->reads[v] > 0 && ir_value_at(p, (int)v)->base != (int)v &&
-            forward_like(w, w->maker[v]))
-            w->reads[ir_value_at(p, (int)v)->base]++;
     for (size_t i = 0; i < p->outputs.n; i++)
         w->reads[p->outputs.data[i]]++;
 }
