@@ -236,14 +236,14 @@ int forward_attention(const struct layer_run *r)
     struct attention own = {"attn.",    a->embed_dim, a->num_heads,
                             a->dropout, a->causal,    r->more != NULL};
     int x[3];
-    bool single = false;
+    bool single = false, other;
     if (r->n_in == 2)
         return layer_fail(r, "attention reads one input, or three: query, key, value; not two");
     for (int i = 0; i < r->n_in; i++) {
         int before = 0;
         while (r->in[before] != r->in[i])
             before++;
-        x[i] = before < i ? x[before] : batch_first(r, i, a->embed_dim, &single);
+        x[i] = before < i ? x[before] : batch_first(r, i, a->embed_dim, i ? &other : &single);
     }
     if (!lengths_fit(r, x, r->n_in))
         return IR_NONE;
@@ -275,7 +275,8 @@ static int attention_part(const struct stack_run *s, int x, const char *part, in
     const struct layer_params *a = &s->r->layer->params;
     struct place at = place_of(s->stack, s->i, part);
     bool own = memory == IR_NONE;
-    struct attention attention = {at.text, a->d_model, a->nhead, a->dropout, own && a->causal, false};
+    struct attention attention = {at.text,    a->d_model,       a->nhead,
+                                  a->dropout, own && a->causal, false};
     int y = attend(s->r, &attention, x, own ? x : memory, own ? x : memory);
     return layer_dropout(s->r, y, a->dropout, place_of(s->stack, s->i, own ? "1" : "2").text);
 }
@@ -308,10 +309,10 @@ static int stack_forward(const struct layer_run *r, const char *stack, bool cros
 {
     const struct layer_params *a = &r->layer->params;
     int in[2];
-    bool single = false;
+    bool single = false, other;
     in[0] = in[1] = batch_first(r, 0, a->d_model, &single);
     if (r->n_in > 1 && r->in[1] != r->in[0])
-        in[1] = batch_first(r, 1, a->d_model, &single);
+        in[1] = batch_first(r, 1, a->d_model, &other);
     if (!lengths_fit(r, in, 2))
         return IR_NONE;
     int x = in[0];

@@ -375,6 +375,9 @@ static void blame(const struct small *s, struct err *e)
     const char *after = strstr(e->text, "): ");
     if (str_starts(e->text, "layer \"layer\" (") && after)
         memmove(e->text, after + 3, strlen(after + 3) + 1);
+    size_t n = strlen(s->n->id);
+    if (str_starts(e->text, s->n->id) && str_starts(e->text + n, ": "))
+        memmove(e->text, e->text + n + 2, strlen(e->text + n + 2) + 1);
     if (str_eq(e->node, s->n->id))
         (void)snprintf(e->node_type, sizeof e->node_type, "%s", s->n->type);
 }

@@ -215,3 +215,4 @@ def test_errors_name_node_and_reason(snug):
         error = result.doc["error"]
         assert text in error["message"] and error["node_id"] == "n", (nodes, error)
         assert error["node_type"] == nodes["n"][0] and "layer \"" not in error["message"], error
+        assert not error["message"].startswith("n: "), error
