@@ -28,6 +28,12 @@ void rng_init(struct rng *r, uint64_t seed, uint32_t stream, uint32_t step)
     *r = (struct rng){.seed = seed, .stream = stream, .step = step};
 }
 
+void rng_seek(struct rng *r, uint64_t block)
+{
+    r->block = block;
+    r->left = 0;
+}
+
 uint32_t rng_u32(struct rng *r)
 {
     if (r->left == 0) {

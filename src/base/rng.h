@@ -20,6 +20,7 @@ struct rng {
     unsigned left;
 };
 void rng_init(struct rng *r, uint64_t seed, uint32_t stream, uint32_t step);
+void rng_seek(struct rng *r, uint64_t block); /* goes on with the first number of that block */
 uint32_t rng_u32(struct rng *r);
 double rng_f64(struct rng *r);                 /* uniform in [0, 1), 53 bits */
 float rng_f32(struct rng *r);                  /* uniform in [0, 1), 24 bits */

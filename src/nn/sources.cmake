@@ -11,6 +11,11 @@ set(TESTS hf_test.c layer_test.c model_test.c pickle_test.c ptfile_test.c safete
     transformer_test.c)
 set(FUZZ hf_config_fuzz.c model_fuzz.c pickle_fuzz.c ptzip_fuzz.c safetensors_fuzz.c)
 set(LIBS PkgConfig::LIBZIP)
+if(OpenMP_C_FOUND AND NOT SNUG_TSAN)
+    list(APPEND LIBS OpenMP::OpenMP_C) # init.c
+else()
+    add_compile_options(-Wno-unknown-pragmas)
+endif()
 # Adapters.
 list(APPEND SOURCES adapter.c peft.c)
 list(APPEND TESTS adapter_test.c)
