@@ -5,6 +5,7 @@
 
 #include "plan/closed_report.h"
 #include "plan/graph_estimate.h"
+#include "plan/verify.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -274,7 +275,15 @@ static enum status of_graph(const struct args *a, json_t **out, struct err *e)
     struct graph *g = NULL;
     struct run_options o = run_options_of(a);
     TRY(graph_of(a, &g, e));
+    json_t *verified = NULL;
     enum status st = graph_estimate(g, &o, out, e);
+    if (st == ST_OK && a->option[OPTION_VERIFY].given) {
+        st = graph_verify(g, &o, &verified, e);
+        if (st == ST_OK)
+            json_put(*out, "verified", verified);
+        else
+            json_decref(*out);
+    }
     graph_free(g);
     return st;
 }
@@ -291,7 +300,9 @@ int cmd_estimate(const struct args *a)
     if (st == ST_OK && !a->json) {
         if (graph)
             graph_estimate_text(d, &out);
-        else
+        if (json_object_get(d, "verified"))
+            graph_verify_text(json_object_get(d, "verified"), &out);
+        if (!graph)
             closed_report_text(d, &out);
         rc = answer_text(out.data);
         json_decref(d);

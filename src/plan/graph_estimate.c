@@ -144,34 +144,45 @@ static bool given(const struct graph_node *n, const char *param)
     return n->params && json_object_get(n->params, param) != NULL;
 }
 
-/* Sizes that only a default says, for models that would take any. */
+/* Parameters whose default would be a guess for models that take any size. */
+static const struct {
+    const char *type, *param;
+} sizes[] = {
+    {"ResizeTransform", "size"}, {"RandomCrop", "size"}, {"LMTokenizedDataset", "seq_len"}};
+
+static const char *guessed_param(const struct graph_node *n)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (n->kind && strcmp(n->kind->name, sizes[i].type) == 0 && !given(n, sizes[i].param))
+            return sizes[i].param;
+    return NULL;
+}
+
+static bool takes_any_size(const struct graph_node *n)
+{
+    static const char *const layers[] = {"\"Adaptive", "\"LSTM\"", "\"GRU\"", "\"RNN\""};
+    if (!n->kind || strcmp(n->kind->name, "SequentialModel") != 0)
+        return false;
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        if (strstr(graph_param_str(n, "layers"), layers[i]))
+            return true;
+    return false;
+}
+
 static bool size_is_guessed(const struct graph *g, struct str *why)
 {
     bool any_size = false;
     const struct graph_node *guess = NULL;
-    const char *param = NULL;
     for (size_t i = 0; i < graph_order_count(g); i++) {
         const struct graph_node *n = graph_node_at(g, graph_order_at(g, i));
-        const char *type = n->kind ? n->kind->name : "";
-        if (strcmp(type, "SequentialModel") == 0) {
-            const char *layers = graph_param_str(n, "layers");
-            any_size = any_size || strstr(layers, "Adaptive") || strstr(layers, "\"LSTM\"") ||
-                       strstr(layers, "\"GRU\"") || strstr(layers, "\"RNN\"");
-        }
-        if (strcmp(type, "ImageFolderDataset") == 0 && !given(n, "image_size")) {
-            guess = n;
-            param = "image_size";
-        }
-        if (strcmp(type, "LMTokenizedDataset") == 0 && !given(n, "seq_len")) {
-            guess = n;
-            param = "seq_len";
-        }
+        any_size = any_size || takes_any_size(n);
+        guess = guessed_param(n) ? n : guess;
     }
     if (!any_size || !guess)
         return false;
     str_printf(
-        why, "the model takes any input size, and \"%s\" of node %s (%s) is not given", param,
-        guess->id, guess->type);
+        why, "the model takes any input size, and '%s' of node %s (%s) is not given",
+        guessed_param(guess), guess->id, guess->type);
     return true;
 }
 

@@ -1,8 +1,10 @@
 """`snug estimate`: the closed form beside measured public runs, its documents and its errors."""
 import json
+import os
 import statistics
 
 import estimate_table
+import harness
 
 
 # ids: E5
@@ -60,3 +62,104 @@ def test_wrong_use_is_explained(snug):
                        ("--layers 2 --hidden 8 --heads 2 --seq 999999999999", "large")):
         r = snug.json("estimate", *line.split())
         assert r.rc in (1, 2) and word in json.dumps(r.doc["error"]), (line, r)
+
+
+# ---- of a graph ----
+
+EXAMPLES = ("mlp", "fashion-cnn", "resnet18-cifar")
+OVER_MOST, GIB = 0.25, 2 ** 30
+
+
+# ids: E1, E2
+def test_static_estimate_is_its_lines(snug):
+    """Bytes a trained parameter by optimizer, 2 bytes a weight under autocast, 20% on the sum, 128 MiB on top."""
+    path = snug.write("g.json", json.dumps(harness.training_graph()))
+    for optimizer, bytes_ in (({"type": "Adam"}, 12), ({"type": "SGD", "momentum": 0.9}, 8),
+                              ({"type": "SGD", "momentum": 0}, 4), ({"type": "RMSprop"}, 8),
+                              ({"type": "RMSprop", "momentum": 0.9}, 12)):
+        sets = [x for k, v in optimizer.items() for x in ("--set", "Optimizer.%s=%s" % (k, v))]
+        for precision in ("fp32", "bf16"):
+            d = snug.json("estimate", path, "--set", "TrainingLoop.precision=" + precision, *sets).doc
+            assert "static" in d, d
+            s = d["static"]
+            assert s["bytes_per_trainable_parameter"] == bytes_, (optimizer, s)
+            assert s["parameters_bytes"] == 4 * d["parameters"]
+            assert s["gradients_and_state_bytes"] == bytes_ * d["trainable"]
+            assert s["cast_copies_bytes"] == (2 * d["parameters"] if precision == "bf16" else 0), s
+            lines = sum(s[k] for k in ("parameters_bytes", "gradients_and_state_bytes", "cast_copies_bytes",
+                                       "activations_bytes"))
+            assert s["reserve_bytes"] == lines * 20 // 100 and s["library_bytes"] == 128 << 20
+            assert s["bytes"] == lines + s["reserve_bytes"] + s["library_bytes"] and not s["rough"]
+
+
+# ids: E3
+def test_what_cannot_be_estimated_whole_is_rough(snug):
+    """The field stays empty, the reason is given, and the rough figure has what is known."""
+    graph = harness.training_graph()
+    for n in graph["nodes"]:
+        if n["type"] == "Dataset":
+            n["type"], n["data"]["params"] = "ImageFolderDataset", {"path": "nowhere"}
+    d = snug.json("estimate", snug.write("g.json", json.dumps(graph))).doc
+    s = d["static"]
+    assert d["status"] == "succeeded" and s["rough"] and s["bytes"] is None and s["reason"], d
+    assert s["parameters_bytes"] > 0 and s["rough_bytes"] > s["parameters_bytes"] and d["plan"] is None
+    assert "rough" in snug("estimate", snug.write("g.json", json.dumps(graph))).out
+
+
+# ids: E1, E3
+def test_a_default_never_decides_the_input_size(snug):
+    """A recurrent model behind a resize whose side only the default says; with the side given it is whole."""
+    rows = harness.layers(("Reshape", {"shape": "32,32"}), ("LSTM", {"input_size": 32, "hidden_size": 8}),
+                          ("SelectIndex", {"dim": 1, "index": 31}), ("Linear", {"in_features": 8, "out_features": 10}))
+    graph = harness.training_graph(model=rows)
+    graph["nodes"].append({"id": "side", "type": "ResizeTransform", "position": {"x": 0, "y": 0}, "data": {"params": {}}})
+    graph["nodes"].append({"id": "tensor", "type": "ToTensorTransform", "position": {"x": 0, "y": 0},
+                           "data": {"params": {}}})
+    for a, p, b, q in (("side", "transform", "tensor", "transform"), ("tensor", "transform", "data", "train_transform")):
+        graph["edges"].append({"id": a, "source": a, "sourceHandle": p, "target": b, "targetHandle": q})
+    path = snug.write("g.json", json.dumps(graph))
+    s = snug.json("estimate", path).doc["static"]
+    assert s["rough"] and s["bytes"] is None and "side" in s["reason"], s
+    s = snug.json("estimate", path, "--set", "side.size=32").doc["static"]
+    assert not s["rough"] and s["bytes"] > 128 << 20, s
+
+
+# ids: E4
+def test_static_estimate_against_the_measured_peak(snug):
+    """At most 0.25 GiB over below 1 GiB; 1.2 to 1.8 times above."""
+    for name in EXAMPLES:
+        d = snug.json("estimate", snug.example(name)).doc
+        over = d["static"]["bytes"] - d["plan"]["peak_bytes"]
+        assert 0 < over <= OVER_MOST * GIB, (name, over)
+    for sets in ((), ("--set", "TrainingLoop.precision=bf16")):
+        d = snug.json("estimate", snug.example("resnet18-cifar"), "--set", "DataLoader.batch_size=768", *sets).doc
+        ratio = d["static"]["bytes"] / d["plan"]["peak_bytes"]
+        assert d["plan"]["peak_bytes"] > GIB and 1.2 <= ratio <= 1.8, ratio
+
+
+# ids: E6
+def test_verify_runs_two_updates(snug):
+    """A short run measures what its plan says, and saves nothing."""
+    harness.need_fashion()
+    d = snug.json("estimate", snug.example("fashion-cnn"), "--verify").doc
+    v = d["verified"]
+    assert v["batch"] == 1 and v["updates"] == 2 and v["go"], v
+    assert v["measured_bytes"] > 0 and v["plan_difference_bytes"] == 0, v
+    assert v["static"]["bytes"] - v["measured_bytes"] == v["static_difference_bytes"]
+    assert not os.path.exists(os.path.join(snug.home, "models"))
+
+
+# ids: E7
+def test_three_figures_stay_apart(snug):
+    d = snug.json("estimate", snug.example("fashion-cnn")).doc
+    cpu, card = d["torch"]["cpu"], d["torch"]["cuda"]
+    plan = snug.json("plan", snug.example("fashion-cnn")).doc
+    assert d["plan"]["peak_bytes"] == plan["peak_bytes"]
+    for one in (cpu, card):
+        assert sum(one["by_line"].values()) == one["peak_bytes"] == max(one["phases"].values())
+        assert "left_out" not in one
+    assert "context" not in cpu["by_line"] and card["total_bytes"] == card["peak_bytes"] + card["context_bytes"]
+    assert card["by_line"]["workspaces"] == 2 * 8519680
+    text = snug("estimate", snug.example("fashion-cnn")).out
+    for word in ("plan (exact", "static estimate", "PyTorch-style estimate, on a card", "on the CPU"):
+        assert word in text, text
