@@ -153,9 +153,10 @@ static double
 gemm(const char *what, int64_t m, int64_t n, int64_t k, bool ta, bool tb, enum dtype t)
 {
     struct call c = {.n_in = 2, .n_out = 1};
-    c.attr.gemm.ta = ta, c.attr.gemm.tb = tb;
+    bool weight = t == DT_BF16 && !ta; /* float32 in memory, rounded by the product */
+    c.attr.gemm.ta = ta, c.attr.gemm.tb = tb, c.attr.gemm.round[1] = weight;
     c.in[0] = fresh(t, LAYOUT_ROW, ta ? SHAPE(k, m) : SHAPE(m, k));
-    c.in[1] = fresh(t, LAYOUT_ROW, tb ? SHAPE(n, k) : SHAPE(k, n));
+    c.in[1] = fresh(weight ? DT_F32 : t, LAYOUT_ROW, tb ? SHAPE(n, k) : SHAPE(k, n));
     c.out[0] = fresh(t, LAYOUT_ROW, SHAPE(m, n));
     char name[64];
     (void)snprintf(

@@ -50,9 +50,10 @@ struct norm_attr {
     bool infer;   /* statistics are (running mean, running variance), not (mean, rstd) */
 };
 struct gemm_attr {
-    bool ta, tb;  /* a is [.., K, M]; b is [.., N, K] */
-    enum act act; /* fused after the bias */
-    bool f32_out; /* fused: the result leaves in float32, whatever the operands are */
+    bool ta, tb;   /* a is [.., K, M]; b is [.., N, K] */
+    enum act act;  /* fused after the bias */
+    bool f32_out;  /* fused: the result leaves in float32, whatever the operands are */
+    bool round[2]; /* fused: this float32 operand, a or b, is rounded to bfloat16 as it is read */
 };
 struct ew_attr {
     double a,

@@ -93,6 +93,8 @@ static void show_gemm(struct str *s, const struct ir_op *op)
     flag(s, "ta", op->attr.gemm.ta);
     flag(s, "tb", op->attr.gemm.tb);
     flag(s, "f32_out", op->attr.gemm.f32_out);
+    flag(s, "round_a", op->attr.gemm.round[0]);
+    flag(s, "round_b", op->attr.gemm.round[1]);
     act(s, op->attr.gemm.act);
 }
 

@@ -11,6 +11,7 @@
  *   cast(x) feeding a cross-entropy of many classes, and the cast of its gradient back: both in
  *     the low type
  *   add(a, cast(b))                   -> add reads the low type itself
+ *   cast(weight) to bf16 feeding a product of bf16 -> the product rounds it while packing it
  */
 #include "passes/passes.h"
 #include "passes/rewrite.h"
@@ -213,6 +214,39 @@ static void fuse_cross_entropy_grad(struct fusing *f, struct ir_op *op)
     absorb(f, op, grad, in, 6, &grad->attr);
 }
 
+/* Whether variable value v is still the newest version when operator `to` runs: an optimizer that
+ * runs in the backward pass may stand between a cast and its reader. */
+static bool unchanged(int v, const struct ir_op *from, const struct ir_op *to)
+{
+    for (const struct ir_op *op = from; op < to; op++)
+        for (int k = 0; k < ir_op_mutated(op); k++)
+            if (op->in[k] == v)
+                return false;
+    return true;
+}
+
+/* A matrix of weights needs no bf16 copy. Activations keep theirs: a product packs its left operand
+ * once for every block of columns. */
+static void fuse_weight_cast(struct fusing *f, struct ir_op *op)
+{
+    struct ir_program *p = f->r.p;
+    for (int k = 0; k < 2; k++) {
+        struct ir_op *down = maker_of(f, op->in[k], OP_CAST);
+        int other = op->in[1 - k];
+        if (!down || down->attr.cast.to != DT_BF16 || ir_value_at(p, other)->dtype != DT_BF16 ||
+            op->attr.gemm.round[1 - k])
+            continue;
+        int weight = down->in[0];
+        const struct ir_value *v = ir_value_at(p, weight);
+        if (v->kind != VALUE_VAR || v->dtype != DT_F32 || v->base != weight ||
+            !unchanged(weight, down, op))
+            continue;
+        f->uses[op->in[k]]--;
+        op->in[k] = weight;
+        op->attr.gemm.round[k] = true;
+    }
+}
+
 static void fuse_add(struct fusing *f, struct ir_op *op)
 {
     for (int k = 0; k < 2; k++) {
@@ -231,6 +265,9 @@ static void visit(struct fusing *f, struct ir_op *op)
     switch ((int)op->code) {
     case OP_CROSS_ENTROPY:
         fuse_cross_entropy(f, op);
+        break;
+    case OP_GEMM:
+        fuse_weight_cast(f, op);
         break;
     case OP_ADD:
         fuse_add(f, op);

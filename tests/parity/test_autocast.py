@@ -160,3 +160,29 @@ def test_network_against_torch_autocast(c):
                     if norm_error(found[n], plain[n]) > bound:
                         c.fail("%s: layout %s %s: %s differs by %.3g" % (
                             name, layout, more, n, norm_error(found[n], plain[n])))
+
+
+# ids: P3
+def test_fused_forms(c):
+    """Weights rounded while they are packed, losses that read low logits, sums that read a low
+    operand: the bits of the unfused program. Gradients of parameters leave fused products in
+    float32, and are the unfused ones when rounded."""
+    linear = lambda x, w, y, bias: {"fn": "linear", "in": [x, w] + ([bias] if bias else []), "out": y}
+    for name, low in LOW.items():
+        for rows, inner, classes in [(5, 33, 1100), (70, 130, 1031), (33, 64, 40)]:
+            inputs = [("x", c.randn(rows, inner).float(), "input"), ("w0", c.randn(inner, inner).float(), "param"),
+                      ("b0", c.randn(inner).float(), "param"), ("w1", c.randn(classes, inner).float(), "param"),
+                      ("m", c.randn(inner, inner).float(), "param"), ("t", c.integers(0, classes, rows), "input")]
+            steps = [linear("x", "w0", "h", "b0"), {"fn": "matmul", "in": ["h", "m"], "out": "g"},
+                     {"fn": "binary", "op": "add", "in": ["x", "g"], "out": "r"}, linear("r", "w1", "l", None),
+                     {"fn": "cross_entropy", "in": ["l", "t"], "out": "loss"}]
+            run = lambda **o: c.tool.run(inputs, steps, ["l", "r", "loss"], backward="loss", autocast=name, **o)[0]
+            plain, fused = run(), run(fuse=True)
+            c.count += 1
+            for value in plain:
+                got, want = fused[value], plain[value]
+                if value.startswith("grad:"):
+                    got, want = got.to(low), want.to(low)
+                if got.dtype != want.dtype or not torch.equal(got, want):
+                    c.fail("%s, %d x %d x %d: %s has other bits when fused (%.3g)" % (
+                        name, rows, inner, classes, value, norm_error(got, want)))

@@ -70,7 +70,8 @@ static struct plan plan_make(const struct gemm_job *g, int threads)
 {
     struct plan p = {0};
 #if VEC_LANES == 16
-    p.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 && cpu_isa() == ISA_AVX512_BF16;
+    bool low = (g->a.dtype == DT_BF16 || g->a.round) && (g->b.dtype == DT_BF16 || g->b.round);
+    p.pairs = low && cpu_isa() == ISA_AVX512_BF16;
 #endif
     p.kc = p.pairs ? 2 * KC : KC;
     p.wait = g->k > p.kc && (g->c_dtype != DT_F32 || g->accumulate);
@@ -191,31 +192,50 @@ VEC_FN void pack_pairs(
             dst[whole * width + w] = w < valid ? src[w * sw + (k - 1) * sk] : 0;
 }
 
+/* A packed panel as if it had been bf16 in memory. */
+static void round_panel(float *panel, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        int left = (int)least(VL, n - i);
+        vstore_n(panel, DT_F32, i, left, vround_to(vload_n(panel, DT_F32, i, left), DT_BF16));
+    }
+}
+
 /* Packs `count` rows (A) or columns (B) in panels of `width`. */
 VEC_FN void pack(
-    void *dst, int width, int64_t count, int64_t k, const void *src, enum dtype t, int64_t sw,
-    int64_t sk, bool pairs)
+    void *dst, int width, int64_t count, int64_t k, const void *src, const struct gemm_operand *o,
+    int64_t sw, int64_t sk, bool pairs)
 {
     int64_t units = pairs ? (k + 1) / 2 : k;
     for (int64_t w = 0; w < count; w += width) {
         int valid = (int)least(width, count - w);
-        const char *at = (const char *)src + w * sw * dtype_size(t);
-        if (pairs)
-            pack_pairs((uint32_t *)dst + w * units, width, valid, k, (const void *)at, sw, sk);
-        else
-            pack_panel((float *)dst + w * units, width, valid, k, at, t, sw, sk);
+        const char *at = (const char *)src + w * sw * dtype_size(o->dtype);
+        float *to = (float *)dst + w * units;
+        if (!pairs) {
+            pack_panel(to, width, valid, k, at, o->dtype, sw, sk);
+            if (o->round)
+                round_panel(to, width * units);
+            continue;
+        }
+#if VEC_LANES == 16
+        if (o->round) {
+            gemm_pack_rounded((void *)to, width, valid, k, (const void *)at, sw, sk);
+            continue;
+        }
+#endif
+        pack_pairs((void *)to, width, valid, k, (const void *)at, sw, sk);
     }
 }
 
 static __attribute__((noinline)) void pack_a(
     void *dst, int64_t count, int64_t k, const struct gemm_operand *a, const void *src, bool pairs)
 {
-    pack(dst, MR, count, k, src, a->dtype, a->row, a->col, pairs);
+    pack(dst, MR, count, k, src, a, a->row, a->col, pairs);
 }
 static __attribute__((noinline)) void pack_b(
     void *dst, int64_t count, int64_t k, const struct gemm_operand *b, const void *src, bool pairs)
 {
-    pack(dst, NR, count, k, src, b->dtype, b->col, b->row, pairs);
+    pack(dst, NR, count, k, src, b, b->col, b->row, pairs);
 }
 
 /* ---- tiles ---- */

@@ -17,6 +17,7 @@ struct gemm_operand {
     enum dtype dtype;
     int64_t row, col;        /* strides in elements: along m (a) or k (b); along k (a) or n (b) */
     int64_t batch[RANK_MAX]; /* strides of the batch dimensions */
+    bool round;              /* float32 that counts as bf16: rounded while being packed */
 };
 struct gemm_job {
     int64_t m, n, k;
@@ -37,6 +38,9 @@ int64_t gemm_bytes(const struct gemm_job *g, int threads);
 #define gemm_run ISA_GLUE(gemm_run, ISA_SUFFIX)
 void gemm_run(const struct gemm_job *g, void *workspace, int threads);
 
+/* Pairs of bf16 from float32: gemm.c's pack_pairs, rounding. */
+void gemm_pack_rounded(
+    uint32_t *dst, int width, int valid, int64_t k, const float *src, int64_t sw, int64_t sk);
 /* A tile of the bf16 dot-product kernel: 8 x 48 sums of `pairs` pairs; a: 8, b: 48 pairs a step. */
 void gemm_tile_bf16(const uint32_t *a, const uint32_t *b, int64_t pairs, float *tile);
 

@@ -37,6 +37,8 @@ static struct gemm_job job_make(const struct kernel_args *a)
     struct gemm_job g = {.c = y->data, .c_dtype = y->dtype};
     operand_set(&g.a, x, at->ta);
     operand_set(&g.b, w, at->tb);
+    g.a.round = at->round[0];
+    g.b.round = at->round[1];
     g.m = x->shape.dim[at->ta ? r - 1 : r - 2];
     g.k = x->shape.dim[at->ta ? r - 2 : r - 1];
     g.n = w->shape.dim[at->tb ? w->shape.rank - 2 : w->shape.rank - 1];

@@ -39,7 +39,9 @@ enum status shape_gemm(
         return err_set(
             e, ST_INVALID, "a product needs floating values, got %s and %s", dtype_name(a->dtype),
             dtype_name(b->dtype));
-    out->dtype = op->attr.gemm.f32_out ? DT_F32 : dtype_widest(a->dtype, b->dtype);
+    enum dtype ta = op->attr.gemm.round[0] ? DT_BF16 : a->dtype;
+    enum dtype tb = op->attr.gemm.round[1] ? DT_BF16 : b->dtype;
+    out->dtype = op->attr.gemm.f32_out ? DT_F32 : dtype_widest(ta, tb);
     out->shape = a->shape;
     out->shape.dim[a->shape.rank - 2] = m;
     out->shape.dim[a->shape.rank - 1] = n;
