@@ -132,6 +132,7 @@ struct again {
     struct plan *w;
     struct rewrite r;
     int *made; /* by value: its second version, IR_NONE before */
+    int cap;   /* values before the pass */
 };
 
 /* Emits what is needed to have v; shared between the readers of one value, not along chains. */
@@ -139,15 +140,18 @@ static int compute_again(struct again *a, int v, bool keep)
 {
     struct plan *w = a->w;
     struct ir_program *p = w->p;
+    if (v >= a->cap) /* an operand of a second run that has been replaced already */
+        return v;
     if (ir_value_at(p, v)->kind == VALUE_VAR || (w->reads[v] > 0 && w->chain[v] == 0))
         return v;
     if (a->made[v] != IR_NONE)
         return a->made[v];
     const struct ir_op *op = &a->r.ops[w->maker[v]]; /* p->ops is being rebuilt */
     int in[16], made = IR_NONE;
+    bool view = ir_op_row(op->code)->flags & OPF_VIEW;
     ASSERT(op->n_in <= 16);
-    for (int k = 0; k < op->n_in; k++)
-        in[k] = op->in[k] == IR_NONE ? IR_NONE : compute_again(a, op->in[k], false);
+    for (int k = 0; k < op->n_in; k++) /* what a view shows serves its other readers, too */
+        in[k] = op->in[k] == IR_NONE ? IR_NONE : compute_again(a, op->in[k], keep && view);
     if (!rewrite_again(&a->r, op, in))
         return IR_NONE;
     for (int k = 0; k < op->n_out; k++) {
@@ -180,7 +184,7 @@ static void rebuild(struct plan *w, struct again *a)
 static enum status emit(struct plan *w, struct err *e)
 {
     size_t n = w->p->values.n;
-    struct again a = {.w = w, .made = mem_alloc((n + 1) * sizeof(int))};
+    struct again a = {.w = w, .made = mem_alloc((n + 1) * sizeof(int)), .cap = (int)n};
     for (size_t v = 0; v < n; v++)
         a.made[v] = IR_NONE;
     rewrite_begin(&a.r, w->p);
