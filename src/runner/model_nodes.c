@@ -68,19 +68,31 @@ enum status node_scheduler(struct run *r, size_t node, struct err *e)
 
 /* ---- weights ---- */
 
+/* A checkpoint of a model with adapters holds its state as it is stored, adapters too. */
+static bool is_stored(const struct tensorfile *f, const struct flow_model *m)
+{
+    if (model_adapter_count(m->model) == 0)
+        return false;
+    int var = model_adapter_at(m->model, 0)->a;
+    return tensorfile_find(f, m->vars.list.data[var].name) != NULL;
+}
+
 /* The starting value of one variable, or what the last file that has it says. */
 enum status flow_model_fill(int var, void *data, void *ctx, struct err *e)
 {
     struct fill_ctx *c = ctx;
     struct flow_model *m = c->model;
     const struct ir_var *v = &m->vars.list.data[var];
-    if (!model_var_in_files(m->model, var) && c->adapter)
-        return peft_read(c->adapter, m->model, var, data, e);
     for (size_t i = m->loads.n; i-- > 0;) {
         struct tensorfile *f = c->files[i];
+        /* Codes of a checkpoint are those that the base has anyway: it never changes. */
+        if (is_stored(f, m) && model_quant_of(m->model, var))
+            continue;
         if (tensorfile_find(f, v->name))
             return weights_read(f, m->model, &m->vars, var, data, e);
     }
+    if (!model_var_in_files(m->model, var) && c->adapter)
+        return peft_read(c->adapter, m->model, var, data, e);
     if (m->origin && model_var_in_files(m->model, var))
         return hf_read(m->origin, m->model, var, data, e);
     model_init_var(m->model, var, data, (uint64_t)c->run->seed);
@@ -106,7 +118,9 @@ enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, 
         st = tensorfile_open(m->loads.data[i], &c->files[i], e);
         if (st != ST_OK)
             break;
-        st = weights_match(c->files[i], m->model, &m->vars, false, m->strict.data[i], &match, e);
+        st = weights_match(
+            c->files[i], m->model, &m->vars, is_stored(c->files[i], m), m->strict.data[i], &match,
+            e);
         if (st == ST_OK && (match.n_missing || match.n_unexpected || match.n_mismatched)) {
             struct str text;
             str_init(&text);

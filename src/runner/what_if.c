@@ -153,6 +153,11 @@ static void advise(struct run *r, struct str *s, bool peaks)
         add_item(
             r, s, &n, "both, bf16 and half the batch",
             (struct what_if){.batch_divisor = 2, .bf16 = true}, peaks);
+    if (c.trains)
+        str_printf(
+            s, "%s%d. LoRA or QLoRA (snug:Adapter) for a model that is trained already",
+            n ? "\n" : "", n + 1);
+    n += c.trains;
     str_printf(s, "%s%d. a smaller model or image", n ? "\n" : "", n + 1);
 }
 

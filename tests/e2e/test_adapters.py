@@ -238,3 +238,18 @@ def test_language_models(snug):
             near(on, model(config, state, torch.tensor(TOKENS))[0].flatten()[:16].tolist(), 1e-4)
         again = {"lm": ("snug:PretrainedLM", {"path": folder + "-merged"})}
         near(numbers(run(snug, lm_graph(again, [], "lm"))), on)
+
+
+# ids: L3 A7
+def test_checkpoint_nodes(snug):
+    """CheckpointSaver and CheckpointLoader carry adapters and a base in 4 bits; a run goes on, or only answers."""
+    harness.need_fashion()
+    graph = adapted({"rank": 4, "kind": "qlora"}, optimizer__lr=0.01)
+    add(graph, {"keep": ("CheckpointSaver", {"path": "c.pt"})},
+        [("train", "model", "keep", "model"), ("train", "optimizer", "keep", "optimizer")])
+    want = numbers(run(snug, graph))
+    nodes = {"model": ("SequentialModel", {"layers": CHAIN}), "adapter": ("snug:Adapter", {"rank": 4, "kind": "qlora"}),
+             "opt": ("Optimizer", {"lr": 0.01}), "load": ("CheckpointLoader", {"path": "c.pt"})}
+    wires = [("model", "model", "adapter", "model"), ("adapter", "model", "opt", "model"),
+             ("adapter", "model", "load", "model"), ("opt", "optimizer", "load", "optimizer")]
+    near(numbers(run(snug, inference(nodes, wires, "load"))), want)
