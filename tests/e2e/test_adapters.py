@@ -253,3 +253,40 @@ def test_checkpoint_nodes(snug):
     wires = [("model", "model", "adapter", "model"), ("adapter", "model", "opt", "model"),
              ("adapter", "model", "load", "model"), ("opt", "optimizer", "load", "optimizer")]
     near(numbers(run(snug, inference(nodes, wires, "load"))), want)
+
+
+# ids: P9
+def test_half_against_pytorch(snug):
+    """Five updates in bfloat16 with float32 masters against model.to(torch.bfloat16) with masters beside it."""
+    torch = need_torch()
+    import gzip
+    harness.need_fashion()
+    updates, batch, rate = 5, 32, 0.1
+    start = harness.training_graph(CHAIN)
+    start["nodes"] = [n for n in start["nodes"] if n["id"] in ("start", "model")]
+    start["edges"] = [e for e in start["edges"] if e["id"] == "t"]
+    add(start, {"save": ("ModelSaver", {"path": "start.pt"})}, [("model", "model", "save", "model")])
+    run(snug, start)
+    graph = harness.training_graph(CHAIN, train__parameter_dtype="bfloat16", train__max_steps=updates,
+                                   optimizer__type="SGD", optimizer__lr=rate, loader__shuffle=False,
+                                   loader__batch_size=batch)
+    add(graph, {"save": ("ModelSaver", {"path": "end.pt"})}, [("train", "model", "save", "model")])
+    run(snug, graph)
+    master = torch.load(saved(snug, "start.pt"))
+    found, first = torch.load(saved(snug, "end.pt")), {n: t.clone() for n, t in master.items()}
+    with gzip.open(os.path.join(harness.FASHION, "train-images-idx3-ubyte.gz")) as f:
+        images = torch.frombuffer(bytearray(f.read(16 + updates * batch * 784)[16:]), dtype=torch.uint8)
+    with gzip.open(os.path.join(harness.FASHION, "train-labels-idx1-ubyte.gz")) as f:
+        labels = torch.frombuffer(bytearray(f.read(8 + updates * batch)[8:]), dtype=torch.uint8).long()
+    images = images.reshape(-1, 784).float() / 255
+    for i in range(updates):
+        w = {n: t.bfloat16().requires_grad_(True) for n, t in master.items()}
+        x = images[i * batch:(i + 1) * batch].bfloat16()
+        x = torch.relu(x @ w["layers.l1.weight"].T + w["layers.l1.bias"])
+        x = x @ w["layers.l3.weight"].T + w["layers.l3.bias"]
+        torch.nn.functional.cross_entropy(x.float(), labels[i * batch:(i + 1) * batch]).backward()
+        master = {n: t - rate * w[n].grad.float() for n, t in master.items()}
+    for n, t in master.items():
+        moved = (t - first[n]).norm()
+        assert (found[n] - t).norm() < 0.02 * moved, (n, (found[n] - t).norm() / moved)
+        assert found[n].dtype == torch.float32
