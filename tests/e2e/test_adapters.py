@@ -278,7 +278,7 @@ def test_half_against_pytorch(snug):
         images = torch.frombuffer(bytearray(f.read(16 + updates * batch * 784)[16:]), dtype=torch.uint8)
     with gzip.open(os.path.join(harness.FASHION, "train-labels-idx1-ubyte.gz")) as f:
         labels = torch.frombuffer(bytearray(f.read(8 + updates * batch)[8:]), dtype=torch.uint8).long()
-    images = images.reshape(-1, 784).float() / 255
+    images = images.reshape(-1, 784).float() / 255 * 2 - 1
     for i in range(updates):
         w = {n: t.bfloat16().requires_grad_(True) for n, t in master.items()}
         x = images[i * batch:(i + 1) * batch].bfloat16()
