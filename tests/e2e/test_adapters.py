@@ -261,7 +261,7 @@ def test_half_against_pytorch(snug):
     torch = need_torch()
     import gzip
     harness.need_fashion()
-    updates, batch, rate = 5, 32, 0.1
+    updates, batch, rate = 3, 32, 0.01
     start = harness.training_graph(CHAIN)
     start["nodes"] = [n for n in start["nodes"] if n["id"] in ("start", "model")]
     start["edges"] = [e for e in start["edges"] if e["id"] == "t"]
