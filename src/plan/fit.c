@@ -194,29 +194,53 @@ static bool clashes(const struct fit *f, const struct fit_choice *c, int lever)
     return false;
 }
 
-/* Adds the lever that saves most, again and again; the number of levers at which it fits, or 0. */
-static int greedy(struct fit *f, enum fit_group group)
+/* The sets that save most, the least peak first. */
+struct beam {
+    struct fit_plan best[FIT_BEAM];
+    int n;
+};
+
+static void beam_add(struct beam *b, const struct fit_plan *p)
 {
-    struct fit_choice at = {0};
-    int64_t peak = plan_of(f, &at).peak_bytes;
-    for (int n = 1; n <= f->levers_n; n++) {
-        int best = -1;
-        for (int i = 0; i < f->levers_n; i++) {
-            struct fit_choice next = at;
-            if (!usable(f, group, i) || at.level[i] || clashes(f, &at, i))
-                continue;
-            next.level[i] = (signed char)f->levers[i].levels;
-            struct fit_plan p = plan_of(f, &next);
-            if (!p.valid || p.peak_bytes >= peak)
-                continue;
-            peak = p.peak_bytes;
-            best = i;
-        }
-        if (best < 0)
-            return 0;
-        at.level[best] = (signed char)f->levers[best].levels;
-        if (peak <= f->o.budget_bytes)
+    int at = b->n;
+    for (int i = 0; i < b->n; i++)
+        if (memcmp(&b->best[i].choice, &p->choice, sizeof p->choice) == 0)
+            return;
+    while (at > 0 && b->best[at - 1].peak_bytes > p->peak_bytes)
+        at--;
+    if (at == FIT_BEAM)
+        return;
+    int last = b->n < FIT_BEAM ? b->n++ : FIT_BEAM - 1;
+    memmove(b->best + at + 1, b->best + at, (size_t)(last - at) * sizeof *b->best);
+    b->best[at] = *p;
+}
+
+static void grow(struct fit *f, enum fit_group group, const struct fit_plan *from, struct beam *to)
+{
+    for (int i = 0; i < f->levers_n; i++) {
+        struct fit_choice next = from->choice;
+        if (!usable(f, group, i) || next.level[i] || clashes(f, &next, i))
+            continue;
+        next.level[i] = (signed char)f->levers[i].levels;
+        struct fit_plan p = plan_of(f, &next);
+        if (p.valid)
+            beam_add(to, &p);
+    }
+}
+
+/* Levers are added one at a time to the sets that save most so far: what saves most alone (a small
+ * micro-batch) may stand in the way of what saves most together (updates in the backward pass). The
+ * number of levers at which a set fits, or 0. */
+static int smallest_size(struct fit *f, enum fit_group group)
+{
+    struct beam at = {.best = {f->plans.data[0]}, .n = 1};
+    for (int n = 1; n <= f->levers_n && at.n; n++) {
+        struct beam next = {.n = 0};
+        for (int i = 0; i < at.n; i++)
+            grow(f, group, &at.best[i], &next);
+        if (next.n && next.best[0].peak_bytes <= f->o.budget_bytes)
             return n;
+        at = next;
     }
     return 0;
 }
@@ -305,7 +329,7 @@ static void search_group(struct fit *f, enum fit_group group)
         any = any || (f->levers[i].group == group && f->allowed[i]);
     f->plans_left = FIT_PLANS_MAX;
     if (any)
-        most = greedy(f, group);
+        most = smallest_size(f, group);
     for (int n = 1; n <= most; n++)
         try_sets(f, group, (struct fit_choice){0}, 0, n, false);
 }

@@ -5,10 +5,10 @@
  * the same numbers to the bit, the same mathematics with other rounding, other numbers. Levers of
  * the last are used only where `allow` has their word. Nothing is ever applied (requirement O3).
  *
- * SEARCH. In each group levers are added greedily, the one that saves most first, to see whether
- * the budget can be met at all. If so, sets of levers are tried from the smallest on; a set that
- * contains one that fits already is left out, and in a set that fits every lever is turned back as
- * far as it can be. What is left are ways from which nothing can be taken away.
+ * SEARCH. In each group levers are added one at a time to the FIT_BEAM sets that save most, to see
+ * whether the budget can be met at all. If so, sets of levers are tried from the smallest on; a set
+ * that contains one that fits already is left out, and in a set that fits every lever is turned
+ * back as far as it can be. What is left are ways from which nothing can be taken away.
  *
  * LIMITS: FIT_PLANS_MAX plans a group; FIT_WAYS_MAX ways shown a group, the cheapest.
  */
@@ -20,7 +20,7 @@
 #include "runner/run.h"
 
 enum fit_group { FIT_SAME, FIT_ROUNDING, FIT_OTHER, FIT_GROUP_COUNT };
-enum { FIT_PLANS_MAX = 160, FIT_WAYS_MAX = 5 };
+enum { FIT_PLANS_MAX = 600, FIT_BEAM = 6, FIT_WAYS_MAX = 5 };
 
 struct fit_options {
     const char *path; /* the graph file */

@@ -70,20 +70,29 @@ add_setting(struct fit *f, const struct graph *g, const char *text, size_t n, na
     return out->n > 0;
 }
 
-static void
-add_plain(struct fit *f, const struct graph *g, const struct row *r, struct fit_lever *l)
+/* The settings up to the next " | " as one level; returns what follows, NULL at the end. */
+static const char *
+add_level(struct fit *f, const struct graph *g, const char *s, struct fit_lever *l)
 {
     names list = {0};
     bool ok = true;
-    for (const char *s = r->settings; ok && *s; s += strspn(s, " ")) {
+    for (; *s && *s != '|'; s += strspn(s, " ")) {
         size_t n = strcspn(s, " ");
-        ok = add_setting(f, g, s, n, &list);
+        ok = ok && add_setting(f, g, s, n, &list);
         s += n;
     }
     if (ok && list.n)
         l->settings[l->levels++] = finish(f, &list);
     else
         vec_release(&list);
+    return *s ? s + 1 + strspn(s + 1, " ") : NULL;
+}
+
+static void
+add_plain(struct fit *f, const struct graph *g, const struct row *r, struct fit_lever *l)
+{
+    for (const char *s = r->settings; s && *s;)
+        s = add_level(f, g, s, l);
 }
 
 /* Where adapters go: after the model of every training loop, as the file has it. NULL where a model
