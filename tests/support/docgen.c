@@ -567,6 +567,54 @@ static void nodes(struct str *out)
         "and STL10, strategies for several\ncards, levers of later versions.\n");
 }
 
+/* ---- levers ---- */
+
+enum lever_row {
+#define X(ID, ...) LEVER_##ID,
+#include "train/levers.def"
+#undef X
+    LEVER_COUNT
+};
+
+static void levers(struct str *out)
+{
+    static const char *const tests[LEVER_COUNT] = {
+#define LEVER(id, tests) [LEVER_##id] = tests,
+#include "docgen.def"
+    };
+    enum { SAME, ROUNDING, OTHER };
+    static const struct {
+        int numbers;
+        const char *name, *settings, *allow, *saves, *costs, *keeps, *not_with;
+    } rows[] = {
+#define X(ID, numbers, name, settings, allow, saves, costs, keeps, not_with)                       \
+    {numbers, name, settings, allow, saves, costs, keeps, not_with},
+#include "train/levers.def"
+#undef X
+    };
+    static const char *const numbers[] = {"the same bits", "the same but for rounding", "others"};
+    head(
+        out, "Levers",
+        "What lowers the memory of a run (rows of src/train/levers.def); all are off by default. What "
+        "each saves on\nthe examples, predicted beside measured: [the ladder](../ladder.md). How each "
+        "works: [levers](../levers.md).\n",
+        "lever|set|saves|costs|numbers|keeps|cannot be combined with, and why|tests");
+    for (int i = 0; i < LEVER_COUNT; i++) {
+        str_printf(out, "|%s|", rows[i].name);
+        for (const char *s = rows[i].settings; *s && strncmp(s, " | ", 3) != 0; s++)
+            str_printf(out, *s == ' ' ? ", " : "%c", *s);
+        str_printf(
+            out, "|%s|%s|%s|%s|%s|", rows[i].saves, rows[i].costs, numbers[rows[i].numbers],
+            rows[i].keeps, rows[i].not_with);
+        add_tests(out, rows[i].name, tests[i]);
+        str_add(out, "|\n");
+    }
+    str_printf(out, "\n%s", tests_note);
+    str_add(
+        out, "\nLeft out: optimizer state on the host and activations on the host (with cards); "
+             "strategies over several cards.\n");
+}
+
 /* ---- main ---- */
 
 static const struct {
@@ -575,7 +623,7 @@ static const struct {
 } tables[] = {
     {"operators.md", operators}, {"autocast.md", autocast},     {"layers.md", layers},
     {"losses.md", losses},       {"optimizers.md", optimizers}, {"schedulers.md", schedulers},
-    {"nodes.md", nodes}};
+    {"nodes.md", nodes},           {"levers.md", levers}};
 
 int main(int argc, char **argv)
 {
