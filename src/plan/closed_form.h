@@ -37,7 +37,8 @@ struct closed_model {
     enum closed_head head;
 };
 /* Reads a Hugging Face config.json: llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, gemma, phi3,
- * gpt2, gpt_neox, bert, roberta and what has their fields. Errors name the field. */
+ * gpt2, gpt_neox, gptj, opt, bloom, falcon, bert, roberta and others with their fields. Errors name
+ * the field. */
 enum status closed_model_read(const char *path, struct closed_model *out, struct err *e) NODISCARD;
 /* Sets what `family` says (empty: llama). */
 enum status closed_model_family(struct closed_model *m, struct err *e) NODISCARD;

@@ -30,6 +30,12 @@ static const struct family families[] = {
     {"gpt2", CLOSED_LAYER_NORM, CLOSED_GELU_NEW, 1, 1, 0, 0, 1, CLOSED_HEAD_LM},
     {"gpt", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 0, 1, CLOSED_HEAD_LM},
     {"gpt_neox", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 0, 0, CLOSED_HEAD_LM},
+    {"opt", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 0, 1, CLOSED_HEAD_LM},
+    {"bloom", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 0, 0, CLOSED_HEAD_LM},
+    {"gpt_neo", CLOSED_LAYER_NORM, CLOSED_GELU_NEW, 1, 0, 0, 0, 1, CLOSED_HEAD_LM},
+    {"gptj", CLOSED_LAYER_NORM, CLOSED_GELU_NEW, 1, 0, 0, 0, 0, CLOSED_HEAD_LM},
+    {"gpt_bigcode", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 0, 1, CLOSED_HEAD_LM},
+    {"falcon", CLOSED_LAYER_NORM, CLOSED_GELU, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
     {"stablelm", CLOSED_LAYER_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
     {"bert", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 1, 1, CLOSED_HEAD_CLASSES},
     {"roberta", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 1, 1, CLOSED_HEAD_CLASSES},
@@ -72,33 +78,48 @@ static void apply_family(struct closed_model *m, const struct family *f)
 
 /* ---- config.json ---- */
 
-/* The first of two names that the file has. 0 when absent. */
-static int64_t field(const json_t *c, const char *name, const char *other)
+/* The first of the names that the file has. 0 when absent. */
+static int64_t field(const json_t *c, const char *const names[])
 {
-    int64_t v = json_get_i64(c, name, 0);
-    return v || !other ? v : json_get_i64(c, other, 0);
+    int64_t v = 0;
+    for (int i = 0; names[i] && v == 0; i++)
+        v = json_get_i64(c, names[i], 0);
+    return v;
+}
+#define FIELD(c, ...) field(c, (const char *const[]){__VA_ARGS__, NULL})
+
+/* Whether `name` is a word of `names`. */
+static bool listed(const char *name, const char *names)
+{
+    size_t n = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)) != NULL; at += n)
+        if ((at == names || at[-1] == ' ') && (at[n] == ' ' || at[n] == 0))
+            return true;
+    return false;
 }
 
 static void read_fields(const json_t *c, const struct family *f, struct closed_model *m)
 {
-    m->layers = field(c, "num_hidden_layers", "n_layer");
-    m->hidden = field(c, "hidden_size", "n_embd");
-    m->heads = field(c, "num_attention_heads", "n_head");
-    m->kv_heads = field(c, "num_key_value_heads", NULL);
-    m->head_dim = field(c, "head_dim", NULL);
-    m->vocab = field(c, "vocab_size", NULL);
-    m->experts = field(c, "num_local_experts", "num_experts");
-    m->experts_per_token = field(c, "num_experts_per_tok", NULL);
-    m->ffn = field(c, m->experts ? "moe_intermediate_size" : "intermediate_size", "n_inner");
-    if (m->ffn == 0)
-        m->ffn = field(c, "intermediate_size", NULL);
+    m->layers = FIELD(c, "num_hidden_layers", "n_layer", "num_layers");
+    m->hidden = FIELD(c, "hidden_size", "n_embd", "n_embed");
+    m->heads = FIELD(c, "num_attention_heads", "n_head", "num_heads");
+    m->kv_heads = FIELD(c, "num_key_value_heads", "num_kv_heads");
+    m->head_dim = FIELD(c, "head_dim");
+    m->vocab = FIELD(c, "vocab_size");
+    m->experts = FIELD(c, "num_local_experts", "num_experts");
+    m->experts_per_token = FIELD(c, "num_experts_per_tok");
+    if (m->experts)
+        m->ffn = FIELD(c, "moe_intermediate_size", "intermediate_size");
+    else
+        m->ffn = FIELD(c, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size");
     if (f->learned_positions)
-        m->positions = field(c, "max_position_embeddings", "n_positions");
-    m->types = field(c, "type_vocab_size", NULL);
+        m->positions = FIELD(c, "max_position_embeddings", "n_positions");
+    m->types = FIELD(c, "type_vocab_size");
+    if (json_get_bool(c, "multi_query", false))
+        m->kv_heads = 1;
     if (strcmp(m->family, "qwen") == 0)
         m->ffn /= 2; /* the file counts both halves of the gated MLP */
-    bool tied = strncmp(m->family, "gpt2", 4) == 0 || strcmp(m->family, "gemma") == 0 ||
-                m->head == CLOSED_HEAD_MLM;
+    bool tied = listed(m->family, "gpt2 gemma opt bloom gpt_neo gpt_bigcode falcon");
     m->tied = json_get_bool(c, "tie_word_embeddings", tied);
     m->qkv_bias = json_get_bool(c, "attention_bias", m->qkv_bias);
     m->dropout = json_get_f64(c, "hidden_dropout_prob", json_get_f64(c, "resid_pdrop", 0));

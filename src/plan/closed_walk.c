@@ -473,7 +473,7 @@ enum status closed_estimate_make(
     const struct closed_model *m, const struct closed_run *r, struct closed_estimate *out,
     struct err *e)
 {
-    enum { WEIGHTS_OF_A_LAYER = 600 };
+    enum { WEIGHTS_OF_A_LAYER = 800 };
     *out = (struct closed_estimate){0};
     TRY(check(m, r, e));
     struct walk w = {
