@@ -17,8 +17,11 @@ static const struct ir_program *program_of(struct trial *t, enum step_program ki
     return s->programs[s->index[kind]];
 }
 
+/* The type that operand i is read in: products may round float32 weights themselves. */
 static enum dtype in_type(const struct ir_program *p, const struct ir_op *op, int i)
 {
+    if (op->code == OP_GEMM && i < 2 && op->attr.gemm.round[i])
+        return DT_BF16;
     return ir_value_at(p, op->in[i])->dtype;
 }
 
