@@ -183,6 +183,9 @@ enum status closed_model_complete(struct closed_model *m, struct err *e)
         m->experts_per_token = 1;
     TRY(need(m->head_dim, "head_dim", e));
     TRY(need(m->ffn, "ffn", e));
+    if (m->experts < 0 || m->experts_per_token < 0 || m->vocab < 0 || m->positions < 0 ||
+        m->types < 0 || m->kv_heads < 1 || m->experts_per_token > m->experts)
+        return err_set(e, ST_INVALID, "the configuration has sizes that no model can have");
     if (m->kv_heads > m->heads || m->heads % m->kv_heads != 0)
         return err_set(
             e, ST_INVALID, "%lld key-value heads do not divide %lld heads", (long long)m->kv_heads,

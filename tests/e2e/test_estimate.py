@@ -54,6 +54,7 @@ def test_wrong_use_is_explained(snug):
     broken = snug.write("broken.json", '{"model_type": "llama", "hidden_size": 10}')
     for line, word in (("--layers 2", "hidden"), ("--hf nowhere.json", "nowhere.json"),
                        ("--hf %s" % broken, "layers"), ("--layers 2 --hidden 8 --heads 3 --kv-heads 2", "divide"),
+                       ("--layers 2 --hidden 8 --heads 2 --experts 2 --experts-per-token 3", "no model"),
                        ("--layers 2 --hidden 8 --heads 2 --precision fp8", "bf16-mixed"),
                        ("--layers 2 --hidden 8 --heads 2 --card A100", "A100-80GB"),
                        ("--layers 2 --hidden 8 --heads 2 --params many", "7B"),
