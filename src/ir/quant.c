@@ -10,6 +10,7 @@
 #include <string.h>
 
 static struct quant_dynamic maps[2];
+static float pairs[256][2]; /* NF4: by byte, both its values */
 
 /* Magnitudes in ascending order: 0, the midpoints of every decade, 1. */
 static int magnitudes(bool is_signed, double *out)
@@ -60,6 +61,10 @@ static void make_both(void)
 {
     make(&maps[0], false);
     make(&maps[1], true);
+    for (int i = 0; i < 256; i++) {
+        pairs[i][0] = quant_nf4[i >> 4];
+        pairs[i][1] = quant_nf4[i & 15];
+    }
 }
 
 const struct quant_dynamic *quant_dynamic(bool is_signed)
@@ -175,7 +180,8 @@ int quant_weight_block(const struct quant_weight *w, int64_t b, float *x)
 {
     int64_t at = b * QUANT_WEIGHT_BLOCK;
     int n = w->n - at < QUANT_WEIGHT_BLOCK ? (int)(w->n - at) : QUANT_WEIGHT_BLOCK;
-    float scale = w->nested ? quant_dynamic(true)->value[((const uint8_t *)w->absmax)[b]] *
+    const struct quant_dynamic *map = quant_dynamic(true); /* makes the tables */
+    float scale = w->nested ? map->value[((const uint8_t *)w->absmax)[b]] *
                                       w->nested[b / QUANT_NESTED_BLOCK] +
                                   *w->offset
                             : ((const float *)w->absmax)[b];
@@ -185,9 +191,13 @@ int quant_weight_block(const struct quant_weight *w, int64_t b, float *x)
             x[i] = (float)(int8_t)w->codes[at + i] * scale;
         return n;
     }
-    for (int i = 0; i < n; i++) {
-        uint8_t pair = w->codes[(at + i) / 2];
-        x[i] = quant_nf4[i % 2 ? pair & 15 : pair >> 4] * scale;
-    }
+    /* Two elements at a time: a block begins with a whole byte. */
+    const uint8_t *codes = w->codes + at / 2;
+    for (int i = 0; i + 1 < n; i += 2)
+        memcpy(x + i, pairs[codes[i / 2]], sizeof pairs[0]);
+    if (n % 2)
+        x[n - 1] = quant_nf4[codes[n / 2] >> 4];
+    for (int i = 0; i < n; i++)
+        x[i] *= scale;
     return n;
 }

@@ -179,7 +179,7 @@ enum status flow_model_refill(struct run *r, struct flow_model *m, struct err *e
         const char *name = m->vars.list.data[var].name;
         struct train_weights w = {.fill = flow_model_fill, .ctx = &c};
         if (tensorfile_find(c.files[m->loads.n - 1], name))
-            st = fill_var(m->model, &m->vars, m->home, &w, var, e);
+            st = fill_states(m->model, &m->vars, m->home, &w, i, 1, e);
     }
     fill_end(&c);
     return st;

@@ -71,38 +71,46 @@ static void *var_at(int var, void *x)
     return exec_var(x, var);
 }
 
-/* One tensor at a time exists in float32. */
-static enum status fill_quantised(
-    const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
-    int var, struct err *e)
+/* Room for one weight in float32, so that a model in few bits never exists whole in float32; one
+ * for all of them, which goes back to the system at the end. NULL when none is needed. */
+static enum status room_for(const struct model *m, int first, int n, float **room, struct err *e)
 {
-    const struct model_quant *q = model_quant_of(m, var);
-    struct ir_var own = vars->list.data[var];
-    float *whole = mem_try_alloc((size_t)shape_count(&q->shape) * sizeof *whole);
-    if (!whole)
-        return err_set(e, ST_OOM, "no host memory for \"%.100s\" in float32", own.name);
-    vars->list.data[var].dtype = DT_F32;
-    vars->list.data[var].shape = q->shape;
-    enum status st = w->fill(var, whole, w->ctx, e);
-    vars->list.data[var] = own;
+    int64_t most = 0;
+    for (int i = first; i < first + n; i++) {
+        const struct model_quant *q = model_quant_of(m, model_state_var(m, i));
+        most = q && shape_count(&q->shape) > most ? shape_count(&q->shape) : most;
+    }
+    *room = most ? mem_try_alloc((size_t)most * sizeof **room) : NULL;
+    return *room || !most ? ST_OK : err_set(e, ST_OOM, "no host memory for a weight in float32");
+}
+
+static enum status fill_quantised(
+    const struct model_quant *q, struct ir_vars *vars, struct exec *x,
+    const struct train_weights *w, float *room, struct err *e)
+{
+    struct ir_var own = vars->list.data[q->codes];
+    vars->list.data[q->codes].dtype = DT_F32;
+    vars->list.data[q->codes].shape = q->shape;
+    enum status st = w->fill(q->codes, room, w->ctx, e);
+    vars->list.data[q->codes] = own;
     if (st == ST_OK)
-        model_quantise(q, var_at, x, whole);
-    mem_free(whole);
+        model_quantise(q, var_at, x, room);
     return st;
 }
 
-enum status fill_var(
+static enum status fill_one(
     const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
-    int var, struct err *e)
+    int var, float *room, struct err *e)
 {
     int exact = fill_exact(vars, var, vars->list.n);
+    const struct model_quant *q = model_quant_of(m, var);
     enum status st = ST_OK;
     if (w->from && (size_t)var < w->from_vars) {
         carry(m, vars, x, w, var, exact);
     } else if (model_var_is_scale(m, var)) {
         return ST_OK; /* filled with its codes */
-    } else if (model_quant_of(m, var)) {
-        return fill_quantised(m, vars, x, w, var, e);
+    } else if (q) {
+        return fill_quantised(q, vars, x, w, room, e);
     } else {
         /* The reader sees the variable as the type of the memory it gets. */
         enum dtype own = vars->list.data[var].dtype;
@@ -115,11 +123,21 @@ enum status fill_var(
     return st;
 }
 
+enum status fill_states(
+    const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
+    int first, int n, struct err *e)
+{
+    float *room;
+    enum status st = room_for(m, first, n, &room, e);
+    for (int i = first; st == ST_OK && i < first + n; i++)
+        st = fill_one(m, vars, x, w, model_state_var(m, i), room, e);
+    mem_free(room);
+    return st;
+}
+
 enum status fill_model(
     const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
     struct err *e)
 {
-    for (int i = 0; i < model_state_count(m); i++)
-        TRY(fill_var(m, vars, x, w, model_state_var(m, i), e));
-    return ST_OK;
+    return fill_states(m, vars, x, w, 0, model_state_count(m), e);
 }

@@ -28,10 +28,10 @@ int fill_exact(const struct ir_vars *vars, int var, size_t n);
 /* The type of the model's floating weights: DT_F32, or the type of the first low one. */
 enum dtype fill_type(const struct model *m, const struct ir_vars *vars);
 
-/* One variable of the model's state, or all of them. */
-enum status fill_var(
+/* Variables first .. first + n - 1 of the model's state, or all of them. */
+enum status fill_states(
     const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
-    int var, struct err *e) NODISCARD;
+    int first, int n, struct err *e) NODISCARD;
 enum status fill_model(
     const struct model *m, struct ir_vars *vars, struct exec *x, const struct train_weights *w,
     struct err *e) NODISCARD;
