@@ -33,6 +33,11 @@ void ir_grad_add(struct ir_grad *g, int value, int gradient)
     gradient = ir_sum_to(g->p, gradient, &s);
     gradient = ir_cast(g->p, gradient, g->p->values.data[value].dtype);
     int before = g->gradient[value];
+    if (ir_idle(g->p, gradient))
+        return;
+    struct ir_value *made = ir_value_at(g->p, gradient);
+    if (g->p->values.data[value].kind == VALUE_VAR && made->kind == VALUE_TEMP)
+        made->category = CATEGORY_GRADIENTS; /* a weight's, even while other uses are to come */
     g->gradient[value] = before == IR_NONE ? gradient : ir_binary(g->p, OP_ADD, before, gradient);
 }
 
