@@ -39,9 +39,7 @@ static void check_types(const struct ir_program *p, enum dtype low)
         if (op->code == OP_GEMM || op->code == OP_CONV) {
             products++;
             CHECK_EQ(in_type(p, op, 0), low);
-            /* bf16: a weight may come as it is, and is rounded while the product packs it. */
-            bool packed = low == DT_BF16 && ir_value_at(p, op->in[1])->kind == VALUE_VAR;
-            CHECK_EQ(in_type(p, op, 1), packed ? DT_F32 : low);
+            CHECK_EQ(in_type(p, op, 1), low);
         }
         if (op->code == OP_CROSS_ENTROPY || op->code == OP_SOFTMAX) {
             full++;
