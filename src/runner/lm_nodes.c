@@ -54,6 +54,7 @@ static enum status build_perplexity(
             e, ST_INVALID,
             "input 'dataset' is no sequence of tokens: LMTokenizedDataset makes them");
     struct step_config c = {.model = m->model, .loss = &loss, .precision = run_precision(r, n)};
+    c.levers.loss_chunk_tokens = graph_param_i64(n, "loss_chunk_tokens");
     c.sample.input = SHAPE(p->shape[0]);
     c.sample.target = SHAPE(p->target_shape[0]);
     c.sample.target_dtype = DT_I64;

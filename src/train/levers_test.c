@@ -66,10 +66,7 @@ static double again_share(struct trial *t)
     return f.again / f.all;
 }
 
-TEST(
-    checkpoint_levels,
-    "L1 case-T36: none, some, all segments: the same bits after 3 updates, dropout included, and "
-    "the peak falls with the level")
+TEST(checkpoint_levels, "L1 case-T36: none, some, all: the same bits after 3 updates, falling peak")
 {
     struct trial_setup s = deep(4096, 1024);
     struct trial none, some, all, selective;
@@ -230,9 +227,7 @@ static void run_net(struct net *n)
     CHECK_EQ(exec_peak_measured(n->x), exec_peak_planned(n->x));
 }
 
-TEST(
-    checkpoint_frozen_inputs,
-    "L1 L3 case-T34: a trained part inside a segment whose input needs no gradient learns")
+TEST(checkpoint_frozen_inputs, "L1 L3 case-T34: a trained part behind a frozen input learns")
 {
     /* y = (W + B A) x, W = 2 frozen, A = 3, B = 0, x = 1, L = y^2 / 2, rate 0.1. */
     for (int count = 0; count < 2; count++) {
@@ -302,8 +297,7 @@ static int count_again(const struct net *n, enum opcode code)
 
 TEST(
     checkpoint_blocks,
-    "L1 case-T36: blocks that the model marks: the same gradients to the bit for every count, a "
-    "falling peak, and no second run of the last block where that lowers nothing")
+    "L1 case-T36: marked blocks: the same gradients for every count, a falling peak")
 {
     enum { BLOCKS = 5, SIZE = 128 * 32 };
     static float first[2 * BLOCKS][SIZE];

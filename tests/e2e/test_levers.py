@@ -183,6 +183,26 @@ def test_auto_budget(snug):
     assert doc["peak_bytes_planned"] <= budget and weights == plain[1], (doc["peak_bytes_planned"], budget)
 
 
+# ids: L6
+def test_perplexity_in_chunks(snug):
+    """PerplexityEvaluate with loss_chunk_tokens: the same perplexity within rounding, a lower peak."""
+    Trainer(snug, SMALL, 32, 4)
+    doc = graph(SMALL, 32, 4, 1)
+    keep = {"start", "model", "tokenizer", "corpus", "tokens"}
+    doc["nodes"] = [n for n in doc["nodes"] if n["id"] in keep]
+    doc["nodes"].append({"id": "look", "type": "PerplexityEvaluate", "position": {"x": 0, "y": 0},
+                         "data": {"params": {"batch_size": 16, "precision": "fp32"}}})
+    doc["edges"] = [e for e in doc["edges"] if e["source"] in keep and e["target"] in keep]
+    doc["edges"] += [{"id": "m", "source": "model", "sourceHandle": "model", "target": "look", "targetHandle": "model"},
+                     {"id": "d", "source": "tokens", "sourceHandle": "dataset", "target": "look", "targetHandle": "dataset"}]
+    path, found = snug.write("look.json", doc), []
+    for tokens in (0, 64):
+        done = snug.json("run", path, "--set", "PerplexityEvaluate.loss_chunk_tokens=%d" % tokens)
+        assert done.rc == 0 and done.doc["peak_bytes_planned"] == done.doc["peak_bytes_measured"], done
+        found.append((done.doc["results"]["look"]["val_loss"], done.doc["peak_bytes_planned"]))
+    assert abs(found[0][0] - found[1][0]) < 1e-5 * found[0][0] and found[1][1] < found[0][1], found
+
+
 def soak(snug, model, seq, batch):
     if not os.environ.get("SNUG_SOAK"):
         raise harness.Skip("SNUG_SOAK=1 runs it")
