@@ -295,9 +295,7 @@ static int count_again(const struct net *n, enum opcode code)
     return found;
 }
 
-TEST(
-    checkpoint_blocks,
-    "L1 case-T36: marked blocks: the same gradients for every count, a falling peak")
+TEST(checkpoint_blocks, "L1 case-T36: marked blocks: the same gradients, a falling peak")
 {
     enum { BLOCKS = 5, SIZE = 128 * 32 };
     static float first[2 * BLOCKS][SIZE];
