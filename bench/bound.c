@@ -1,6 +1,7 @@
-/* bound.c - what the convolutions of a training step take alone: the bound of bench/train.
+/* bound.c - what the convolutions, or the products with weights, of a training step take alone: the
+ * bound of bench/train.
  *
- *     bound [resnet18|fashion-cnn] [fp32|bf16] [threads]
+ *     bound [resnet18|fashion-cnn|gpt2-124m-LENGTH] [fp32|bf16] [threads]
  *
  * Forward, gradient of the input (not for the first layer) and gradient of the weights of every
  * convolution at batch 128, each in the library's blocked layout with weights in the library's own
@@ -137,6 +138,72 @@ static void report(const char *net, const struct layer *layers, enum dtype t)
         s[CONV_WEIGHT_GRAD] * 1e3, step * 1e3, BATCH / step);
 }
 
+/* ---- products of GPT-2 124M: forward, gradient of the input, gradient of the weights ---- */
+
+static double product_seconds(int64_t m, int64_t n, int64_t k, bool ta, bool tb, enum dtype t)
+{
+    struct mem_source source;
+    struct err e = {0};
+    union op_attr attr = {.gemm = {.ta = ta, .tb = tb}};
+    struct tensor in[2] = {
+        tensor_make(NULL, t, ta ? SHAPE(k, m) : SHAPE(m, k)),
+        tensor_make(NULL, t, tb ? SHAPE(n, k) : SHAPE(k, n))};
+    struct tensor out = tensor_make(NULL, t, SHAPE(m, n));
+    struct kernel_args a = {
+        .code = OP_GEMM, .attr = &attr, .in = in, .out = &out, .n_in = 2, .n_out = 1};
+    const struct kernel *kernel = cpu_kernel(OP_GEMM);
+    if (kernel->prepare(&a, &a.workspace_bytes, &a.state, &e) != ST_OK)
+        exit(1);
+    mem_source_init_host(&source, 0);
+    in[0].data = map(&source, m * k * dtype_size(t));
+    in[1].data = map(&source, n * k * dtype_size(t));
+    out.data = map(&source, m * n * dtype_size(t));
+    a.workspace = map(&source, a.workspace_bytes + 64);
+    fill(in[0].data, m * k * dtype_size(t), t);
+    fill(in[1].data, n * k * dtype_size(t), t);
+    double times[REPEATS];
+    for (int i = -1; i < REPEATS; i++) { /* the first run touches the memory */
+        int64_t from = clock_ns();
+        if (kernel->run(&a, &e) != ST_OK)
+            exit(1);
+        if (i >= 0)
+            times[i] = (double)(clock_ns() - from) * 1e-9;
+    }
+    qsort(times, REPEATS, sizeof *times, by_value);
+    kernel->release(a.state);
+    mem_source_give(&source, in[0].data, m * k * dtype_size(t));
+    mem_source_give(&source, in[1].data, n * k * dtype_size(t));
+    mem_source_give(&source, out.data, m * n * dtype_size(t));
+    mem_source_give(&source, a.workspace, a.workspace_bytes + 64);
+    return times[REPEATS / 2];
+}
+
+static void report_gpt2(const char *net, int64_t length, enum dtype t)
+{
+    static const int64_t linears[][3] = {/* out, in, times in the network */
+                                         {2304, 768, 12},
+                                         {768, 768, 12},
+                                         {3072, 768, 12},
+                                         {768, 3072, 12},
+                                         {50257, 768, 1}};
+    enum { SEQUENCES = 4 };
+    int64_t rows = SEQUENCES * length;
+    double seconds = 0, flops = 0;
+    for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) {
+        int64_t out = linears[i][0], in = linears[i][1], times = linears[i][2];
+        double each = product_seconds(rows, out, in, false, true, t) +
+                      product_seconds(rows, in, out, false, false, t) +
+                      product_seconds(out, in, rows, true, false, t);
+        seconds += each * (double)times;
+        flops += 6.0 * (double)rows * (double)(out * in * times);
+    }
+    (void)printf(
+        "{\"net\": \"%s\", \"type\": \"%s\", \"threads\": %d, \"ms\": %.2f, \"images_per_s\": "
+        "%.3f, \"gflops\": %.1f}\n",
+        net, dtype_short(t), cpu_threads(), seconds * 1e3, SEQUENCES / seconds,
+        flops / seconds * 1e-9);
+}
+
 int main(int argc, char **argv)
 {
     const char *net = argc > 1 ? argv[1] : "", *type = argc > 2 ? argv[2] : "";
@@ -144,6 +211,10 @@ int main(int argc, char **argv)
         cpu_threads_set(atoi(argv[3]));
     for (int low = 0; low < 2; low++) {
         enum dtype t = low ? DT_BF16 : DT_F32;
+        if (strncmp(net, "gpt2-124m-", 10) == 0 && strstr(low ? "bf16" : "fp32", type)) {
+            report_gpt2(net, atoi(net + 10), t);
+            continue;
+        }
         if (!strstr(low ? "bf16" : "fp32", type) || (low && !onednn_has_bf16()))
             continue;
         if (strstr("resnet18", net))

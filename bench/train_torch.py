@@ -46,11 +46,65 @@ def fashion_cnn():
         nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(inplace=True), nn.Dropout(0.25), nn.Linear(128, 10))
 
 
+class GPT2Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x, hidden):
+        b, s, e = x.shape
+        q, k, v = (t.view(b, s, self.heads, -1).transpose(1, 2) for t in self.c_attn(self.ln_1(x)).split(e, 2))
+        p = (q @ k.transpose(2, 3) * (1.0 / (e // self.heads) ** 0.5)).masked_fill(hidden, float("-inf"))
+        y = (F.softmax(p, -1) @ v).transpose(1, 2).reshape(b, s, e)
+        x = x + self.c_proj(y)
+        return x + self.out(F.gelu(self.c_fc(self.ln_2(x))))
+
+
+class GPT2(nn.Module):
+    """GPT-2 124M: 12 blocks of 768, 12 heads, the head tied to the embedding."""
+
+    def __init__(self, vocabulary=50257, positions=1024, width=768, blocks=12, heads=12):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.h = nn.ModuleList(GPT2Block(width, heads) for _ in range(blocks))
+        self.ln_f = nn.LayerNorm(width)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, 0, 0.02)
+        self.register_buffer("hidden", torch.ones(positions, positions, dtype=torch.bool).triu(1), persistent=False)
+
+    def forward(self, tokens):
+        s = tokens.shape[1]
+        x = self.wte(tokens) + self.wpe.weight[:s]
+        for block in self.h:
+            x = block(x, self.hidden[:s, :s])
+        return F.linear(self.ln_f(x), self.wte.weight).flatten(0, 1)
+
+
+def language_model(batch, length):
+    """Model, optimizer and batches: random tokens and the ones that follow."""
+    model = GPT2()
+    rows = [torch.randint(0, 50257, (batch, length + 1)) for _ in range(4)]
+    batches = [(r[:, :-1].contiguous(), r[:, 1:].reshape(-1)) for r in rows]
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01), batches
+
+
 def main():
     net, precision = sys.argv[1:3]
     threads, batch, warm, steps = (int(x) for x in sys.argv[3:7])
     torch.set_num_threads(threads)
     torch.manual_seed(1)
+    if net.startswith("gpt2-124m-"):
+        model, optimizer, batches = language_model(batch, int(net.rsplit("-", 1)[1]))
+    else:
+        model, optimizer, batches = image_model(net, batch)
+    train(model, optimizer, batches, precision, batch, warm, steps)
+
+
+def image_model(net, batch):
     if net == "resnet18":
         model, shape = resnet18(), (batch, 3, 32, 32)
         optimizer_of = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=5e-4)
@@ -61,6 +115,10 @@ def main():
     optimizer = optimizer_of(model.parameters())
     batches = [(torch.randn(shape).contiguous(memory_format=torch.channels_last), torch.randint(0, 10, (batch,)))
                for _ in range(4)]
+    return model, optimizer, batches
+
+
+def train(model, optimizer, batches, precision, batch, warm, steps):
     begin = 0.0
     for i in range(warm + steps):
         if i == warm:
