@@ -108,17 +108,23 @@ static double rows_partial(const struct plan *p, int64_t i, int64_t n)
     return s;
 }
 
+/* Rows that are converted at a time: as many as are added in float32, so that the bits are those of
+ * a sum of the converted tensor. */
+enum { ROWS_READ = 16 };
+
 /* Adds n columns from k on of rows [r, end) of outer index o. */
 static void columns_partial(
     const struct plan *p, int64_t o, int64_t r, int64_t end, int64_t k, int n, double *sum)
 {
-    float buf[ND_BLOCK];
+    float buf[ROWS_READ * ND_BLOCK];
     bool flat = p->in.dtype == DT_F32 && nd_flat(&p->in); /* read where it lies */
-    int64_t rows_at_once = flat ? 64 : n == p->inner ? ND_BLOCK / n : 1;
+    int64_t rows_at_once = flat ? 64 : ROWS_READ;
     while (r < end) {
         int rows = (int)(end - r < rows_at_once ? end - r : rows_at_once);
         int64_t first = (o * p->reduced + r) * p->inner + k;
-        const float *x = nd_read(&p->in, first, flat ? n : rows * n, buf);
+        const float *x = nd_read(&p->in, first, n, buf);
+        for (int i = 1; i < rows && !flat; i++)
+            (void)nd_read(&p->in, first + i * p->inner, n, buf + i * n);
         lanes_sum()->add_rows(sum, x, flat ? p->inner : n, rows, n);
         r += rows;
     }
