@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Optimizer states: blocks as in bitsandbytes today (the paper's are 2048: 8 times fewer scales,
  * 0.1% of the state, but an outlier spoils 8 times as many neighbours). Parameters of fewer
@@ -84,13 +85,34 @@ static inline uint8_t quant_dynamic_code(const struct quant_dynamic *m, float x)
 
 /* One block: codes and the returned absmax. absmax below the least normal number counts as 0. */
 float quant_dynamic_block(const struct quant_dynamic *m, const float *x, int64_t n, uint8_t *code);
-/* The same for a known greatest magnitude. Compiled where it is used: for each instruction set. */
+/* The same for a known greatest magnitude, without a branch an element. Compiled where it is used:
+ * for each instruction set. */
 static inline float quant_dynamic_codes(
     const struct quant_dynamic *m, const float *x, int64_t n, float most, uint8_t *code)
 {
-    float inverse = most >= FLT_MIN ? 1 / most : 0;
-    for (int64_t i = 0; i < n; i++)
-        code[i] = quant_dynamic_code(m, x[i] * inverse);
+    enum { PART = 64 };
+    float inverse = most >= FLT_MIN ? 1 / most : 0, a[PART];
+    int32_t k[PART], zero = m->zero, last = m->last_negative; /* codes may alias the map */
+    for (int64_t at = 0; at < n; at += PART) {
+        int part = n - at < PART ? (int)(n - at) : PART;
+        for (int i = 0; i < part; i++) {
+            float q = x[at + i] * inverse, size = q < 0 ? -q : q;
+            a[i] = size < 1 ? size : 1;
+        }
+        memcpy(k, a, sizeof *k * (size_t)part);
+        for (int i = 0; i < part; i++) {
+            int32_t place = (k[i] >> 16) - QUANT_FIRST_BITS;
+            k[i] = place < 0 ? 0 : place; /* below the first middle either way */
+        }
+        for (int i = 0; i < part; i++) {
+            int32_t below = m->bucket[k[i]];
+            k[i] = below + (a[i] > m->middle[below]);
+        }
+        for (int i = 0; i < part; i++) {
+            int32_t down = k[i] < last ? k[i] : last;
+            code[at + i] = (uint8_t)(zero + (x[at + i] < 0 ? -down : k[i]));
+        }
+    }
     return inverse > 0 ? most : 0;
 }
 

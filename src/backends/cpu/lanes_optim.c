@@ -217,8 +217,9 @@ static void run(const struct optim_step *s, const struct optim_block *b, int n)
     }
 }
 
-static void
-unpack(const struct quant_dynamic *m, const uint8_t *code, float absmax, float *x, int n)
+static void unpack(
+    const struct quant_dynamic *m, const uint8_t *restrict code, float absmax, float *restrict x,
+    int n)
 {
     for (int i = 0; i < n; i++)
         x[i] = m->value[code[i]] * absmax;

@@ -82,12 +82,10 @@ static void row_begin(const struct factors *f, int64_t r)
     for (int64_t at = r * f->columns, n; (n = next_block(f, r, &at)) > 0; at += n) {
         const float *w = optim_weights_read(&f->weights, at, (int)n, buf);
         gradient(f, at, (int)n, g);
-        for (int64_t k = 0; k < n; k++) {
-            s += (double)g[k] * (double)g[k];
-            ws += (double)w[k] * (double)w[k];
-            if (!f->factored)
-                f->variance[at + k] = towards(f->variance[at + k], g[k] * g[k], f->take);
-        }
+        s += lanes_sum()->sum_squares(g, 1, 1, (int)n);
+        ws += lanes_sum()->sum_squares(w, 1, 1, (int)n);
+        for (int64_t k = 0; !f->factored && k < n; k++)
+            f->variance[at + k] = towards(f->variance[at + k], g[k] * g[k], f->take);
     }
     f->weight_sum[r] = ws;
     if (f->factored)
@@ -116,11 +114,12 @@ static void direction(const struct factors *f, int64_t r, int64_t at, int n, flo
     int64_t matrix = r / f->rows;
     const float *col =
         f->factored ? f->col_var + matrix * f->columns + (at - r * f->columns) : NULL;
+    float row = f->factored ? f->row_var[r] / (float)f->row_mean[matrix] : 1, floor = f->floor;
+    const float *v = f->factored ? col : f->variance + at;
     gradient(f, at, n, u);
     for (int k = 0; k < n; k++) {
-        float v =
-            f->factored ? f->row_var[r] * col[k] / (float)f->row_mean[matrix] : f->variance[at + k];
-        u[k] = u[k] / sqrtf(v > f->floor ? v : f->floor);
+        float x = row * v[k];
+        u[k] = u[k] / sqrtf(x > floor ? x : floor);
     }
 }
 
@@ -130,8 +129,7 @@ static void row_squares(const struct factors *f, int64_t r)
     double s = 0;
     for (int64_t at = r * f->columns, n; (n = next_block(f, r, &at)) > 0; at += n) {
         direction(f, r, at, (int)n, u);
-        for (int64_t k = 0; k < n; k++)
-            s += (double)u[k] * (double)u[k];
+        s += lanes_sum()->sum_squares(u, 1, 1, (int)n);
     }
     f->sum[r] = s;
 }
