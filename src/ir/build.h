@@ -41,6 +41,11 @@ int ir_rms_norm(struct ir_program *p, int x, int gamma, double eps);
  * sequence swapped. */
 int ir_attention(
     struct ir_program *p, int q, int k, int v, int bias, int rng, const struct attention_attr *a);
+/* float32 of x's shape: 1 where x (indices) is `value`, else 0. */
+int ir_is_value(struct ir_program *p, int x, int64_t value);
+/* The bias [B, 1, 1, T] that hides keys from every query: mask [B, T] of any type, other than 0
+ * where a key is hidden (torch's key_padding_mask as booleans, or as 0 and -inf). */
+int ir_key_bias(struct ir_program *p, int mask);
 /* cos and sin, float32 [positions, dims]: dims/2 cosines, then dims/2 sines */
 int ir_rope_table(struct ir_program *p, const struct rope_attr *a);
 /* x [B, S, N, D], S <= rows of the table; turns the first `dims` features of each head. */

@@ -34,6 +34,25 @@ int ir_attention(
     return ir_emit(p, OP_ATTENTION, in, 5, &(union op_attr){.attention = *a});
 }
 
+int ir_is_value(struct ir_program *p, int x, int64_t value)
+{
+    /* A difference of indices is exact, a float32 of one above 2^24 is not. */
+    if (value != 0)
+        x = ir_affine(p, x, 1, -(double)value);
+    return ir_binary(p, OP_EQUAL, x, ir_fill(p, shape_scalar(), 0));
+}
+
+int ir_key_bias(struct ir_program *p, int mask)
+{
+    if (ir_idle(p, mask))
+        return IR_NONE;
+    struct shape s = value_shape(p, mask);
+    if (s.rank != 2)
+        return ir_refuse(p, ST_INVALID, "expected a mask [B, T], got %s", TEXT(s));
+    int bias = ir_unary(p, OP_LOG, ir_is_value(p, mask, 0)); /* ln 1 = 0, ln 0 = -inf */
+    return ir_reshape(p, bias, SHAPE(s.dim[0], 1, 1, s.dim[1]));
+}
+
 int ir_rope_table(struct ir_program *p, const struct rope_attr *a)
 {
     return ir_emit(p, OP_ROPE_TABLE, NULL, 0, &(union op_attr){.rope = *a});

@@ -25,6 +25,10 @@ struct hf;
 enum status hf_open(const char *dir, bool head, struct hf **out, struct err *e) NODISCARD;
 void hf_close(struct hf *h); /* NULL is fine */
 const char *hf_dir(const struct hf *h);
+/* Before hf_model: attention leaves out tokens equal to config.json's pad_token_id (without it 0
+ * for bert, as transformers has it). ST_INVALID where it is not there, or also ends texts
+ * (eos_token_id): the model would not see those ends. */
+enum status hf_mask_padding(struct hf *h, struct err *e) NODISCARD;
 /* Declares the model and finds each of its tensors in the files: nothing missing, nothing beside,
  * and every shape right. h must outlive its use below; one model per hf. */
 enum status hf_model(

@@ -400,6 +400,45 @@ static enum status architecture_check(const struct hf *h, const struct hf_type *
     return ST_UNSUPPORTED;
 }
 
+/* eos_token_id is a number or a list of them. */
+static bool ends_texts(const json_t *doc, int64_t token)
+{
+    const json_t *v = json_object_get(doc, "eos_token_id");
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(v) ? json_array_get(v, i) : v;
+        if (json_is_integer(one) && json_integer_value(one) == token)
+            return true;
+    }
+    return false;
+}
+
+static enum status padding_read(struct hf *h, struct err *e)
+{
+    struct fields f = {.doc = h->config, .inside = "", .e = e};
+    bool bert = h->c.family == FAMILY_BERT;
+    if (!member(&f, "pad_token_id") && !bert)
+        return err_set(e, ST_INVALID, "config.json has no \"pad_token_id\" to mask padding by");
+    h->c.pad_token = whole(&f, "pad_token_id", 0, 0);
+    TRY(f.st);
+    if (!bert && ends_texts(h->config, h->c.pad_token))
+        return err_set(
+            e, ST_INVALID,
+            "config.json: \"pad_token_id\" %lld is an \"eos_token_id\" too: masking padding would "
+            "hide the ends of texts",
+            (long long)h->c.pad_token);
+    h->c.mask_padding = true;
+    return ST_OK;
+}
+
+enum status hf_mask_padding(struct hf *h, struct err *e)
+{
+    enum status st = padding_read(h, e);
+    if (st != ST_OK)
+        err_prefix(e, "\"%s\"", h->dir);
+    return st;
+}
+
 enum status hf_config_read(struct hf *h, struct err *e)
 {
     const struct hf_type *t = NULL;

@@ -45,9 +45,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct hf *h = mem_alloc(sizeof *h);
     arena_init(&h->arena);
     str_init(&h->notes);
+    h->dir = "folder";
     h->head = data[0] & 1;
     if (json_parse((const char *)data + 1, size - 1, "config.json", &h->config, &e) == ST_OK) {
         if (hf_config_read(h, &e) != ST_OK)
+            ASSERT(e.text[0]);
+        else if ((data[0] & 2) && hf_mask_padding(h, &e) != ST_OK)
             ASSERT(e.text[0]);
         else if (h->c.layers <= 32)
             model_of(h, 1 + data[0] / 2);

@@ -181,6 +181,30 @@ TEST(
     drop(&a);
 }
 
+TEST(padding_by_config, "padding is masked by a pad token that is not the end of texts too")
+{
+    static const struct {
+        const char *more, *error;
+    } rows[] = {
+        {"", "has no \"pad_token_id\""},
+        {", \"pad_token_id\": -1", "\"pad_token_id\" must be a whole number"},
+        {", \"pad_token_id\": 7, \"eos_token_id\": [3, 7]", "is an \"eos_token_id\" too"},
+        {", \"pad_token_id\": 7, \"eos_token_id\": 2", NULL}};
+    const char *dir = folder();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[1024];
+        struct fixture f = {0};
+        (void)snprintf(text, sizeof text, "%.*s%s}", (int)strlen(config) - 1, config, rows[i].more);
+        write_text(dir, "config.json", text, strlen(text));
+        CHECK_OK(hf_open(dir, true, &f.h, &f.e), &f.e);
+        CHECK(!strstr(hf_notes(f.h), "token_id"));
+        enum status st = hf_mask_padding(f.h, &f.e);
+        CHECK_EQ(st, rows[i].error ? ST_INVALID : ST_OK);
+        CHECK(!rows[i].error || (strstr(f.e.text, rows[i].error) && strstr(f.e.text, dir)));
+        hf_close(f.h);
+    }
+}
+
 /* Loading must end in an error with a text, or work. */
 static void try_load(const char *dir)
 {

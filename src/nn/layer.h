@@ -42,11 +42,11 @@ struct layer_params {
     double eps, p;
     double momentum; /* -1: None, a cumulative mean */
     int64_t input_size, hidden_size, num_layers, proj_size;
-    int64_t embed_dim, num_heads, d_model, nhead, dim_feedforward;
+    int64_t embed_dim, num_heads, kv_heads, d_model, nhead, dim_feedforward;
     int64_t hidden_features, max_len, num_experts, top_k, hidden_dim, expert_hidden_dim;
     double dropout, layer_norm_eps;
     int nonlinearity, activation, mode; /* which of the row's choices */
-    bool batch_first, bidirectional, norm_first, causal;
+    bool batch_first, bidirectional, norm_first, causal, rotary;
     char add_bias_kv, add_zero_attn, kdim, vdim; /* checked, then without effect */
     bool bias, affine, elementwise_affine, track_running_stats, ceil_mode, count_include_pad;
     struct shape normalized_shape;

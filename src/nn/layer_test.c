@@ -276,6 +276,8 @@ TEST(attention_shapes, "attention keeps shapes; each layer of a stack is a block
 {
     static const struct row rows[] = {
         {"MultiHeadAttention", "'embed_dim':8,'num_heads':2", S(4, 5, 8), S(4, 5, 8)},
+        {"MultiHeadAttention", "'embed_dim':8,'num_heads':4,'kv_heads':2,'rotary':true", S(4, 5, 8),
+         S(4, 5, 8)},
         {"TransformerEncoder", "'d_model':8,'nhead':2,'dim_feedforward':6,'num_layers':2",
          S(4, 5, 8), S(4, 5, 8)},
         {"TransformerDecoder", "'d_model':8,'nhead':4,'dim_feedforward':6,'norm_first':true",
@@ -293,6 +295,80 @@ TEST(attention_shapes, "attention keeps shapes; each layer of a stack is a block
     }
     CHECK(last == 2);
     CHECK_STR(r.vars.list.data[12].name, "layers.l.encoder.layers.1.self_attn.in_proj_weight");
+    stop(&r);
+}
+
+/* Tokens [4, 5] through an Embedding to a layer that reads what `reads` says. */
+static enum status masked(struct run *r, const char *type, const char *params, const char *reads)
+{
+    struct str s;
+    memset(r, 0, sizeof *r);
+    r->y = IR_NONE;
+    ir_vars_init(&r->vars);
+    str_init(&s);
+    str_printf(
+        &s,
+        "{'version':2,'nodes':[{'id':'in','type':'Input','ports':[{'id':'a','name':'x'}]},"
+        "{'id':'e','type':'Embedding','params':{'num_embeddings':9,'embedding_dim':8}},"
+        "{'id':'m','type':'PaddingMask','params':{'padding_idx':3}},"
+        "{'id':'l','type':'%s','params':{%s}},"
+        "{'id':'out','type':'Output','ports':[{'id':'b','name':'y'}]}],'edges':["
+        "{'source':'in','sourceHandle':'a','target':'e'},"
+        "{'source':'in','sourceHandle':'a','target':'m'}%s,"
+        "{'source':'l','target':'out','targetHandle':'b'}]}",
+        type, params, reads);
+    for (char *c = s.data; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+    CHECK_OK(model_from_layers(s.data, "model", &r->vars, &r->m, &r->e), &r->e);
+    str_release(&s);
+    CHECK(model_input_dtype(r->m) == DT_I64);
+    r->p = ir_program_new("test", &r->vars);
+    r->x = ir_input(r->p, "input", DT_I64, SHAPE(4, 5));
+    r->status = model_forward(r->m, r->p, &r->x, 1, false, IR_NONE, &r->y, &r->e);
+    return r->status;
+}
+
+static int attentions_with_mask(const struct ir_program *p)
+{
+    int n = 0;
+    for (size_t i = 0; i < p->ops.n; i++) {
+        const struct ir_op *op = &p->ops.data[i];
+        n += op->code == OP_ATTENTION && op->n_in > 3 && op->in[3] != IR_NONE;
+    }
+    return n;
+}
+
+#define E ",{'source':'e','target':'l'}"
+#define M ",{'source':'m','target':'l'}"
+TEST(
+    padding_masks,
+    "a PaddingMask of tokens goes to attention, encoders and decoders: [B, T] in one "
+    "storage for all heads")
+{
+    static const struct {
+        const char *type, *params, *reads;
+        int masked;
+    } rows[] = {
+        {"MultiHeadAttention", "'embed_dim':8,'num_heads':2", E M, 1},
+        {"MultiHeadAttention", "'embed_dim':8,'num_heads':2", E E E M, 1},
+        {"MultiHeadAttention", "'embed_dim':8,'num_heads':2", E E E, 0},
+        {"TransformerEncoder", "'d_model':8,'nhead':2,'num_layers':3,'dim_feedforward':4", E M, 3},
+        {"TransformerDecoder", "'d_model':8,'nhead':2,'num_layers':2,'dim_feedforward':4", E E M,
+         2},
+        {"TransformerDecoder", "'d_model':8,'nhead':2,'num_layers':2,'dim_feedforward':4", E E M M,
+         4}};
+    struct run r;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        CHECK_OK(masked(&r, rows[i].type, rows[i].params, rows[i].reads), &r.e);
+        CHECK_OK(ir_verify(r.p, &r.e), &r.e);
+        CHECK_EQ(attentions_with_mask(r.p), rows[i].masked);
+        stop(&r);
+    }
+    CHECK_EQ(masked(&r, "MultiHeadAttention", "'embed_dim':8,'num_heads':2", E E), ST_INVALID);
+    CHECK(strstr(r.e.text, "expected a padding mask of shape [4, 5] in input 2, got [4, 5, 8]"));
+    stop(&r);
+    CHECK_EQ(masked(&r, "PaddingMask", "", E), ST_INVALID);
+    CHECK(strstr(r.e.text, "layer \"l\" (PaddingMask): expected token numbers, got float32"));
     stop(&r);
 }
 

@@ -220,16 +220,17 @@ static bool passes_indices(const struct layer *l)
     return false;
 }
 
-/* A value holds indices when an Embedding reads it, straight or through views. In topological
- * order from the end, so that each layer's readers are known before it. */
+/* A value holds indices when an Embedding or a PaddingMask reads it, straight or through views. In
+ * topological order from the end, so that each layer's readers are known before it. */
 static enum dtype sequential_input_dtype(const struct model *m, int port)
 {
     bool *indices = mem_alloc((size_t)m->n_layers + 1);
     bool found = false;
     for (int i = m->n_layers - 1; i >= 0; i--) {
         const struct layer *l = &m->layers[m->order[i]];
-        bool wanted =
-            str_eq(l->type->family, "embedding") || (passes_indices(l) && indices[m->order[i]]);
+        bool wanted = str_eq(l->type->family, "embedding") ||
+                      str_eq(l->type->family, "padding_mask") ||
+                      (passes_indices(l) && indices[m->order[i]]);
         for (int k = 0; k < l->n_sources && wanted; k++)
             if (l->source[k] >= 0)
                 indices[l->source[k]] = true;

@@ -39,7 +39,8 @@ int model_input_count(const struct model *m);
 int model_output_count(const struct model *m);
 const char *model_input_name(const struct model *m, int i);
 const char *model_output_name(const struct model *m, int i);
-/* What the first input must be: DT_I64 when it leads to an Embedding, else DT_F32. */
+/* What the first input must be: DT_I64 when it leads to an Embedding or a PaddingMask, else DT_F32.
+ */
 enum dtype model_input_dtype(const struct model *m);
 enum dtype model_input_dtype_at(const struct model *m, int i);
 /* What the first layer says about the first input without its batch dimension, -1 where any size

@@ -374,6 +374,8 @@ static enum status sizes_check(const struct transformer_config *c, struct err *e
     TRY(size_check("positions", c->positions, 1, size_max, e));
     TRY(size_check("token_types", c->token_types, 0, size_max, e));
     TRY(size_check("window", c->window, 0, size_max, e));
+    if (c->mask_padding)
+        TRY(size_check("pad_token", c->pad_token, 0, size_max, e));
     if (c->heads % c->kv_heads != 0)
         return err_set(
             e, ST_INVALID, "heads (%lld) must be a multiple of kv_heads (%lld)",

@@ -55,8 +55,10 @@ struct transformer_config {
     bool pooler;   /* tanh(dense(first token)) */
     bool prefixed; /* names begin with the family's prefix: "transformer." */
     double embed_dropout, attention_dropout, residual_dropout;
-    int64_t window;         /* attention to the last `window` tokens; 0: to all before */
-    const bool *windowed;   /* [layers]: where the window applies; NULL: in all */
+    int64_t window;       /* attention to the last `window` tokens; 0: to all before */
+    const bool *windowed; /* [layers]: where the window applies; NULL: in all */
+    bool mask_padding;    /* tokens equal to pad_token are not attended to */
+    int64_t pad_token;
     double attention_scale; /* 0: 1 / sqrt(head_dim) */
     bool scale_by_layer;    /* and divided by the block's number from 1 (GPT-2) */
     double init_std;        /* weights and embeddings: normal(0, init_std) */

@@ -14,7 +14,8 @@ struct pass {
     bool training;
     int rng;
     int64_t batch, seq;
-    int rope; /* the table of angles; IR_NONE without */
+    int padding; /* hides padding: added to scores; IR_NONE without */
+    int rope;    /* the table of angles; IR_NONE without */
     struct rope_attr rope_attr;
 };
 
@@ -117,6 +118,15 @@ static int rope(const struct pass *f, int x, int64_t heads)
     return f->rope == IR_NONE ? x : ir_rope(f->p, x, f->rope, &a);
 }
 
+static void padding_begin(struct pass *f, int tokens)
+{
+    f->padding = IR_NONE;
+    if (!f->c->mask_padding)
+        return;
+    f->p->node = f->t->embed_node;
+    f->padding = ir_key_bias(f->p, ir_is_value(f->p, tokens, f->c->pad_token));
+}
+
 /* ---- blocks ---- */
 
 static int heads_of(const struct pass *f, int x, int64_t heads)
@@ -170,7 +180,7 @@ static int attention(const struct pass *f, const struct transformer_block *b, in
         a.scale = a.scale / (i + 1);
     f->p->node = b->attn_node;
     project(f, b, x, &q, &k, &v);
-    int y = ir_attention(f->p, q, k, v, IR_NONE, a.dropout > 0 ? f->rng : IR_NONE, &a);
+    int y = ir_attention(f->p, q, k, v, f->padding, a.dropout > 0 ? f->rng : IR_NONE, &a);
     y = ir_reshape(f->p, y, SHAPE(f->batch, f->seq, c->heads * c->head_dim));
     y = linear(f, &b->part[PART_OUT], y);
     return dropout(f, y, c->residual_dropout, b->out_stream);
@@ -265,6 +275,7 @@ void transformer_forward(
     if (!input_fits(&f, inputs[0]))
         return;
     rope_begin(&f);
+    padding_begin(&f, inputs[0]);
     int x = embedding(&f, inputs[0]);
     for (int64_t i = 0; i < t->c.layers; i++)
         x = block(&f, (int)i, x);

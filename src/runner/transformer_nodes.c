@@ -125,6 +125,8 @@ enum status node_pretrained_lm(struct run *r, size_t node, struct err *e)
     struct flow_model *m = flow_model_new(r, n);
     m->retype = dtype_parse(graph_param_str(n, "dtype"), &m->dtype);
     TRY(hf_open(path, str_eq(graph_param_str(n, "head"), "lm"), &m->origin, e));
+    if (graph_param_bool(n, "padding_mask"))
+        TRY(hf_mask_padding(m->origin, e));
     TRY(hf_model(m->origin, n->id, &m->vars, &m->model, e));
     if (hf_notes(m->origin)[0] && !r->planning)
         run_warn(r, n, "import", "\"%s\": %s", path, hf_notes(m->origin));

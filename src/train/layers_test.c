@@ -22,7 +22,23 @@ static const char *const nets[] = {
     "'num_heads':4,'dropout':0.1,'causal':true}; RMSNorm n {'normalized_shape':16};"
     "MoE m {'hidden_dim':16,'expert_hidden_dim':12,'num_experts':3,'top_k':2};"
     "SwiGLU g {'in_features':16,'hidden_features':20};"
-    "SelectIndex s {'index':-1}; Linear l {'in_features':16,'out_features':3}"};
+    "SelectIndex s {'index':-1}; Linear l {'in_features':16,'out_features':3}",
+    /* Steps whose first number is positive are padding. */
+    "{'version':2,'nodes':[{'id':'in','type':'Input','ports':[{'id':'a','name':'x'}]},"
+    "{'id':'e','type':'Linear','params':{'in_features':6,'out_features':16}},"
+    "{'id':'f','type':'SelectIndex','params':{'dim':2}},{'id':'m','type':'ReLU'},"
+    "{'id':'t','type':'TransformerEncoder','params':{'d_model':16,'nhead':4,'num_layers':3,"
+    "'dim_feedforward':24}},"
+    "{'id':'a','type':'MultiHeadAttention','params':{'embed_dim':16,'num_heads':4,'kv_heads':2,"
+    "'rotary':true,'dropout':0.1}},"
+    "{'id':'s','type':'SelectIndex'},"
+    "{'id':'l','type':'Linear','params':{'in_features':16,'out_features':3}},"
+    "{'id':'out','type':'Output','ports':[{'id':'b','name':'y'}]}],'edges':["
+    "{'source':'in','sourceHandle':'a','target':'e'},{'source':'in','sourceHandle':'a','target':'f'"
+    "},"
+    "{'source':'f','target':'m'},{'source':'e','target':'t'},{'source':'m','target':'t'},"
+    "{'source':'t','target':'a'},{'source':'m','target':'a'},{'source':'a','target':'s'},"
+    "{'source':'s','target':'l'},{'source':'l','target':'out','targetHandle':'b'}]}"};
 enum { NETS = sizeof nets / sizeof nets[0] };
 
 /* Made-up sequences of 7 steps of 6 numbers, in 3 classes. */

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 
 
-def attend(q, k, v, causal, scale, window=0):
-    """q [B, S, H, D], k and v [B, S, G, D]: head h reads group h // (H / G)."""
+def attend(q, k, v, causal, scale, window=0, padding=None):
+    """q [B, S, H, D], k and v [B, S, G, D]: head h reads group h // (H / G). padding [B, S]: keys that no
+    query sees; a query that sees no key gives zeros."""
     b, s, heads, size = q.shape
     group = heads // k.shape[2]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
@@ -27,8 +28,15 @@ def attend(q, k, v, causal, scale, window=0):
         seen &= j <= i
     if window:
         seen &= j > i - window
-    scores = scores.masked_fill(~seen, float("-inf"))
-    return torch.einsum("bhst,bthd->bshd", scores.softmax(-1), v).reshape(b, s, heads * size)
+    if padding is not None:
+        seen = seen & ~padding[:, None, None]
+    weights = scores.masked_fill(~seen, -1e30).softmax(-1) * seen
+    return torch.einsum("bhst,bthd->bshd", weights, v).reshape(b, s, heads * size)
+
+
+def padding_of(c, tokens):
+    """"mask_padding" is the tests' own field: what a tokenizer's attention_mask says of these tokens."""
+    return tokens == c.get("pad_token_id", 0) if c.get("mask_padding") else None
 
 
 def rms(x, weight, eps):
@@ -106,7 +114,7 @@ def gpt2(c, state, tokens, head=True):
         scale = (d // heads) ** -0.5 if c.get("scale_attn_weights", True) else 1.0
         if c.get("scale_attn_by_inverse_layer_idx"):
             scale /= i + 1
-        y = attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], True, scale)
+        y = attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], True, scale, padding=padding_of(c, tokens))
         x = x + conv1d(y, p + "attn.c_proj")
         y = ACTS[c["activation_function"]](conv1d(norm(x, w, p + "ln_2", eps), p + "mlp.c_fc"))
         x = x + conv1d(y, p + "mlp.c_proj")
@@ -140,7 +148,7 @@ def llama(c, state, tokens, head=True):
         q, k, v = (linear(y, p + "self_attn.%s_proj" % n).reshape(b, s, -1, size) for n in "qkv")
         if kind == "qwen3":
             q, k = (rms(t, w(p + "self_attn.%s_norm.weight" % n), eps) for t, n in ((q, "q"), (k, "k")))
-        y = attend(rotate(q, freq), rotate(k, freq), v, True, size ** -0.5, window(i))
+        y = attend(rotate(q, freq), rotate(k, freq), v, True, size ** -0.5, window(i), padding_of(c, tokens))
         x = x + linear(y, p + "self_attn.o_proj")
         y = rms(x, w(p + "post_attention_layernorm.weight"), eps)
         y = ACTS[c["hidden_act"]](linear(y, p + "mlp.gate_proj")) * linear(y, p + "mlp.up_proj")
@@ -164,7 +172,7 @@ def bert(c, state, tokens, head=True):
         p = "encoder.layer.%d." % i
         q, k, v = (linear(x, p + "attention.self." + n).reshape(*x.shape[:2], heads, size)
                    for n in ("query", "key", "value"))
-        y = linear(attend(q, k, v, False, size ** -0.5), p + "attention.output.dense")
+        y = linear(attend(q, k, v, False, size ** -0.5, padding=padding_of(c, tokens)), p + "attention.output.dense")
         x = norm(x + y, w, p + "attention.output.LayerNorm", eps)
         y = linear(ACTS[c["hidden_act"]](linear(x, p + "intermediate.dense")), p + "output.dense")
         x = norm(x + y, w, p + "output.LayerNorm", eps)

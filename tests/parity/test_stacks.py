@@ -209,6 +209,171 @@ def test_decoder(c):
             check(c, "TransformerDecoder", params, Wrapped("decoder", net, lambda m, x, y: m(x, y)), [x, memory])
 
 
+def padding(c, rows, steps):
+    """True where ignored; each row keeps at least one key."""
+    mask = torch.from_numpy(c.rng.rand(rows, steps) < 0.4)
+    mask[torch.arange(rows), torch.from_numpy(c.rng.randint(0, steps, rows))] = False
+    return mask
+
+
+def as_numbers(c, mask):
+    """1 and 0, or torch's additive form."""
+    return mask.float() if c.rng.rand() < 0.7 else torch.zeros(mask.shape).masked_fill(mask, -math.inf)
+
+
+class Masked(Wrapped):
+    """check() hands every input over as float64; masks are made booleans again."""
+
+    def __init__(self, wrapper, inner, call, masks):
+        super().__init__(wrapper, inner, call)
+        self.masks = masks
+
+    def forward(self, *xs):
+        n = len(xs) - self.masks
+        return super().forward(*xs[:n], *[m != 0 for m in xs[n:]])
+
+
+def test_padding_masks(c):
+    """key_padding_mask of attention, encoders and decoders, at every query and in every gradient."""
+    for i in range(3 * c.rounds):
+        n, embed = heads(c)
+        rows, steps, keys = int(c.rng.randint(1, 6)), int(c.rng.randint(1, 9)), int(c.rng.randint(1, 9))
+        first = bool(i % 4)
+        params = {"embed_dim": embed, "num_heads": n, "batch_first": first}
+        inner = nn.MultiheadAttention(**params)
+
+        def x(length):
+            return f32(c, *((rows, length) if first else (length, rows)), embed)
+        check(c, "MultiHeadAttention", params,
+              Masked("attn", inner, lambda m, q, mask: m(q, q, q, key_padding_mask=mask)[0], 1),
+              [x(steps), as_numbers(c, padding(c, rows, steps))])
+        check(c, "MultiHeadAttention", params,
+              Masked("attn", inner.float(), lambda m, q, k, v, mask: m(q, k, v, key_padding_mask=mask)[0], 1),
+              [x(steps), x(keys), x(keys), as_numbers(c, padding(c, rows, keys))])
+        params = stack_params(c)
+        wide = params["d_model"]
+        check(c, "TransformerEncoder", params,
+              Masked("encoder", stack(params, False), lambda m, x, mask: m(x, src_key_padding_mask=mask), 1),
+              [f32(c, rows, steps, wide), as_numbers(c, padding(c, rows, steps))])
+        net = stack(params, True)
+        xs = [f32(c, rows, steps, wide), f32(c, rows, keys, wide), as_numbers(c, padding(c, rows, keys))]
+        check(c, "TransformerDecoder", params,
+              Masked("decoder", net, lambda m, x, y, mask: m(x, y, memory_key_padding_mask=mask), 1), xs)
+        check(c, "TransformerDecoder", params,
+              Masked("decoder", net.float(), lambda m, x, y, mask, own: m(
+                  x, y, memory_key_padding_mask=mask, tgt_key_padding_mask=own), 2),
+              xs + [as_numbers(c, padding(c, rows, steps))])
+
+
+def test_padding_causal(c):
+    """A causal encoder over sequences padded at the end; rows where all keys are padding give bias alone."""
+    for _ in range(c.rounds):
+        params = dict(stack_params(c), causal=True)
+        rows, steps = int(c.rng.randint(2, 6)), int(c.rng.randint(2, 9))
+        hidden = torch.arange(steps) >= torch.from_numpy(c.rng.randint(1, steps + 1, rows))[:, None]
+        later = torch.ones(steps, steps, dtype=torch.bool).triu(1)
+        own = {k: v for k, v in params.items() if k != "causal"}
+        check(c, "TransformerEncoder", params,
+              Masked("encoder", stack(own, False), lambda m, x, mask: m(x, mask=later, src_key_padding_mask=mask), 1),
+              [f32(c, rows, steps, params["d_model"]), hidden.float()])
+    n, embed = heads(c)
+    inner = nn.MultiheadAttention(embed, n, batch_first=True)
+
+    def attend(m, x, mask):
+        y = m(x[1:], x[1:], x[1:], key_padding_mask=mask[1:])[0]
+        return torch.cat([m.out_proj.bias.expand(1, *y.shape[1:]), y])
+    check(c, "MultiHeadAttention", {"embed_dim": embed, "num_heads": n}, Masked("attn", inner, attend, 1),
+          [f32(c, 3, 5, embed), torch.cat([torch.ones(1, 5), padding(c, 2, 5).float()])])
+
+
+class Grouped(nn.Module):
+    """Attention by hand: query head h reads key head h // (H / G); rotary pairs are (i, i + D/2)."""
+
+    def __init__(self, embed, heads, groups, rotary):
+        super().__init__()
+        self.n, self.g, self.size, self.rotary = heads, groups, embed // heads, rotary
+        rows = embed + 2 * groups * self.size
+        self.in_proj_weight = nn.Parameter(torch.empty(rows, embed))
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        self.in_proj_bias = nn.Parameter(torch.zeros(rows))
+        self.out_proj = nn.Linear(embed, embed)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def turn(self, x):
+        if not self.rotary:
+            return x
+        half = self.size // 2
+        rate = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * rate
+        cos, sin = angle.cos().to(x.dtype)[:, None], angle.sin().to(x.dtype)[:, None]
+        a, b = x[..., :half], x[..., half:]
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+    def forward(self, query, key, value, mask=None):
+        cuts = [self.n * self.size, self.g * self.size, self.g * self.size]
+        parts = [nn.functional.linear(x, w, b).reshape(*x.shape[:2], -1, self.size) for x, w, b in zip(
+            (query, key, value), self.in_proj_weight.split(cuts), self.in_proj_bias.split(cuts))]
+        q, k, v = self.turn(parts[0]), self.turn(parts[1]), parts[2]
+        k, v = (t.repeat_interleave(self.n // self.g, 2) for t in (k, v))
+        scores = torch.einsum("bshd,bthd->bhst", q, k) / math.sqrt(self.size)
+        if mask is not None:
+            scores = scores.masked_fill(mask[:, None, None], -math.inf)
+        return self.out_proj(torch.einsum("bhst,bthd->bshd", scores.softmax(-1), v).flatten(2))
+
+
+def test_grouped_and_rotary(c):
+    for i in range(4 * c.rounds):
+        groups, each, size = int(c.pick(1, 2, 3)), int(c.pick(1, 2, 4)), int(c.pick(4, 6, 16))
+        n = groups * each
+        rotary = bool(i % 2)
+        params = {"embed_dim": n * size, "num_heads": n, "kv_heads": groups, "rotary": rotary}
+        net = Grouped(n * size, n, groups, rotary)
+        rows, steps, keys = int(c.rng.randint(1, 5)), int(c.rng.randint(1, 9)), int(c.rng.randint(1, 9))
+        x = [f32(c, rows, steps, n * size)]
+        if i % 4 < 2:
+            check(c, "MultiHeadAttention", params, Wrapped("attn", net, lambda m, x: m(x, x, x)), x)
+        else:
+            check(c, "MultiHeadAttention", params, Masked("attn", net, lambda m, q, k, v, mask: m(q, k, v, mask), 1),
+                  x + [f32(c, rows, keys, n * size), f32(c, rows, keys, n * size), as_numbers(c, padding(c, rows, keys))])
+
+
+def test_padding_of_tokens(c):
+    """One input of tokens: the embedding's own, and its mask by PaddingMask."""
+    nodes = [{"id": "in", "type": "Input", "ports": [{"id": "a", "name": "x"}]},
+             {"id": "e", "type": "Embedding", "params": {"num_embeddings": 11, "embedding_dim": 16}},
+             {"id": "m", "type": "PaddingMask", "params": {"padding_idx": 4}},
+             {"id": "t", "type": "TransformerEncoder",
+              "params": {"d_model": 16, "nhead": 2, "dim_feedforward": 24, "dropout": 0.0}},
+             {"id": "out", "type": "Output", "ports": [{"id": "b", "name": "y"}, {"id": "c", "name": "mask"}]}]
+    wires = [("in", "e"), ("in", "m"), ("e", "t"), ("m", "t"), ("t", "out", "b"), ("m", "out", "c")]
+    edges = [dict({"source": w[0], "target": w[1]}, **({"sourceHandle": "a"} if w[0] == "in" else {}),
+                  **({"targetHandle": w[2]} if w[2:] else {})) for w in wires]
+    text = json.dumps({"version": 2, "nodes": nodes, "edges": edges})
+    tokens = c.integers(0, 11, 5, 7)
+    tokens[:, 2] = 1
+    tokens[1:, 5:] = 4
+    c.count += 1
+    upstream = f32(c, 5, 7, 16)
+    try:
+        answer, found = run_tool(c, {"layers": text, "shape": [5, 7], "training": True, "backward": True}, [tokens, upstream])
+    except ToolError as e:
+        return c.fail(str(e))
+    if answer["input"] != "int64" or not torch.equal(found["mask"], (tokens == 4).float()):
+        c.fail("the mask of %s is %s" % (tokens.tolist(), found["mask"].tolist()))
+    table = nn.Embedding(11, 16)
+    net = stack({"d_model": 16, "nhead": 2, "dim_feedforward": 24, "dropout": 0.0}, False)
+    table.weight.data = found["layers.e.weight"].clone()
+    for name, p in net.named_parameters():
+        p.data = found["layers.t.encoder." + name].clone()
+    net.double(), table.double()
+    y = net(table(tokens), src_key_padding_mask=tokens == 4)
+    grads = torch.autograd.grad(y, [table.weight] + list(net.parameters()), upstream.double())
+    names = ["layers.e.weight"] + ["layers.t.encoder." + n for n, _ in net.named_parameters()]
+    for name, want in [("y", y.detach())] + [("grad:" + n, g) for n, g in zip(names, grads)]:
+        if norm_error(found[name], want) > BOUND:
+            c.fail("%s is off by %g" % (name, norm_error(found[name], want)))
+
+
 def test_defaults(c):
     """The reference's: post-norm, ReLU, 2048 features inside, one layer, dropout 0.1."""
     x = f32(c, 2, 3, 16)

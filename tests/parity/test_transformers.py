@@ -64,12 +64,13 @@ def ask(c, request, tokens, width):
     return run_tool(c, request, to_bytes(tokens) + to_bytes(upstream)) + (upstream,)
 
 
-def check_folder(c, path, config, state, head=True, title="", batch=2, seq=11):
+def check_folder(c, path, config, state, head=True, title="", batch=2, seq=11, tokens=None, **more):
     c.count += 1
-    tokens = c.integers(0, config["vocab_size"], batch, seq)
+    if tokens is None:
+        tokens = c.integers(0, config["vocab_size"], batch, seq)
     width = config["vocab_size"] if head else config.get("hidden_size", config.get("n_embd"))
     try:
-        answer, found, upstream = ask(c, {"hf": path, "head": head}, tokens, width)
+        answer, found, upstream = ask(c, dict({"hf": path, "head": head}, **more), tokens, width)
     except ToolError as e:
         return c.fail("%s: %s" % (title, e))
     # The state by the model's names: the file's may lack the prefix.
@@ -119,6 +120,29 @@ def test_families(c):
             config = {k: v for k, v in config.items() if v != "absent"}
             check_folder(c, path, config, state, title="%s %s" % (kind, changes),
                          batch=c.pick(1, 2, 3), seq=c.pick(1, 7, 11, 20))
+
+
+# ids: N4
+def test_padding(c):
+    """padding_mask: the pad token is no key, wherever it stands; without it, every token is."""
+    for i, (kind, changes) in enumerate([
+            ("bert", {}), ("bert", {"pad_token_id": "absent"}), ("bert", {"pad_token_id": 9}),
+            ("llama", {"pad_token_id": 0, "num_key_value_heads": 1}), ("mistral", {"pad_token_id": 5}),
+            ("qwen3", {"pad_token_id": 96}), ("gpt2", {"pad_token_id": 50})]):
+        pad = changes.get("pad_token_id", 0)
+        pad = 0 if pad == "absent" else pad
+        for head in (True, False):
+            with tempfile.TemporaryDirectory() as path:
+                config, state = hf_make.make(path, kind, seed=400 + i, head=head, **changes)
+                config = {k: v for k, v in config.items() if v != "absent"}
+                tokens = c.integers(0, 97, 4, 11)
+                tokens[1, 6:] = pad      # at the end
+                tokens[2, :3] = pad      # at the start: causal queries there see nothing
+                tokens[3, 4] = pad
+                title = "%s %s" % (kind, changes)
+                check_folder(c, path, dict(config, mask_padding=True), state, head, title + " masked", tokens=tokens,
+                             padding_mask=True)
+                check_folder(c, path, config, state, head, title, tokens=tokens)
 
 
 # ids: N4

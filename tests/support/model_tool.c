@@ -3,7 +3,7 @@
  * FORMAT. A request is one line of JSON, then the bytes of the input (little-endian, of the model's
  * input type) and, with "backward", of the gradient of output 0 (float32). Members:
  *   "layers": SequentialModel's document, or "transformer": {fields of transformer_config}, or
- *   "hf": folder, "head": bool
+ *   "hf": folder, "head": bool, "padding_mask": bool
  *   "shape": [...], or "shapes" of several inputs, "seed", "training": bool, "backward": bool
  *   "state": weights file (else starting values), "save": folder, "dtype", "shard_bytes"
  * The answer is one line of JSON
@@ -198,6 +198,8 @@ static enum status make_model(struct job *j, struct err *e)
     const json_t *transformer = json_object_get(j->spec, "transformer");
     if (folder) {
         TRY(hf_open(folder, json_get_bool(j->spec, "head", true), &j->hf, e));
+        if (json_get_bool(j->spec, "padding_mask", false))
+            TRY(hf_mask_padding(j->hf, e));
         return hf_model(j->hf, "model", &j->vars, &j->m, e);
     }
     if (transformer) {
