@@ -340,10 +340,7 @@ static int attentions_with_mask(const struct ir_program *p)
 
 #define E ",{'source':'e','target':'l'}"
 #define M ",{'source':'m','target':'l'}"
-TEST(
-    padding_masks,
-    "a PaddingMask of tokens goes to attention, encoders and decoders: [B, T] in one "
-    "storage for all heads")
+TEST(padding_masks, "a PaddingMask of tokens goes to attention, encoders and decoders")
 {
     static const struct {
         const char *type, *params, *reads;

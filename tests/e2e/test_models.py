@@ -230,6 +230,62 @@ def attacks(torch, hf_make):
     ]
 
 
+def logits(snug, model, rows):
+    nodes = {"lm": model, "infer": ("Inference", {}),
+             "tokens": ("TensorInput", {"shape": "%d,%d" % (len(rows), len(rows[0])), "dtype": "int64",
+                                        "value_mode": "explicit", "values": rows})}
+    wires = [("lm", "model", "infer", "model"), ("tokens", "tensor", "infer", "input")]
+    print_wires(nodes, wires, "infer", "output", "logits")
+    said = run(snug, nodes, wires).doc["results"]["logits"]["message"]
+    return [float(x) for x in said[said.rindex("[") + 1:].split(",")[:16]]
+
+
+def near(a, b):
+    return all(abs(x - y) < 1e-3 * (1 + abs(y)) for x, y in zip(a, b))
+
+
+# ids: N4
+def test_padding_mask(snug):
+    """A text with padding behind it gives what it gives alone, where the padding is masked."""
+    need_torch()
+    import hf_make
+    text = [5, 17, 80, 3, 9, 41]
+    for kind, pad in (("bert", 0), ("llama", 6)):
+        folder = os.path.join(snug.dir, kind)
+        hf_make.make(folder, kind, seed=7, **({"pad_token_id": pad} if pad else {}))
+        model = ("snug:PretrainedLM", {"path": folder})
+        masked = ("snug:PretrainedLM", {"path": folder, "padding_mask": True})
+        alone = logits(snug, model, [text])
+        assert near(logits(snug, masked, [text + 3 * [pad]]), alone), kind
+        front = [[pad] + text[1:]]
+        assert near(logits(snug, model, [text + 3 * [pad]]), alone) == (kind == "llama"), kind
+        assert not near(logits(snug, masked, front), logits(snug, model, front)), kind
+    hf_make.make(folder, "gpt2", pad_token_id=2)
+    result = snug.json("run", snug.write("g.json", graph({"lm": masked}, [])))
+    assert result.rc == 1 and "eos_token_id" in result.doc["error"]["message"], result
+    assert result.doc["error"]["node"] == "lm", result
+
+
+def test_padding_in_layers(snug):
+    """One input of tokens and a PaddingMask: the classifier does not see the padding."""
+    layers = {"version": 2, "nodes": [
+        {"id": "in", "type": "Input", "ports": [{"id": "a", "name": "x"}]},
+        {"id": "e", "type": "Embedding", "params": {"num_embeddings": 99, "embedding_dim": 16}},
+        {"id": "m", "type": "PaddingMask", "params": {"padding_idx": 98}},
+        {"id": "t", "type": "TransformerEncoder",
+         "params": {"d_model": 16, "nhead": 2, "num_layers": 2, "dim_feedforward": 32}},
+        {"id": "s", "type": "SelectIndex"},
+        {"id": "l", "type": "Linear", "params": {"in_features": 16, "out_features": 16}},
+        {"id": "out", "type": "Output", "ports": [{"id": "b", "name": "y"}]}], "edges": [
+        {"source": "in", "sourceHandle": "a", "target": "e"}, {"source": "in", "sourceHandle": "a", "target": "m"},
+        {"source": "e", "target": "t"}, {"source": "m", "target": "t"}, {"source": "t", "target": "s"},
+        {"source": "s", "target": "l"}, {"source": "l", "target": "out", "targetHandle": "b"}]}
+    model = ("SequentialModel", {"layers": json.dumps(layers)})
+    text = [5, 17, 80, 3]
+    assert near(logits(snug, model, [text + 5 * [98]]), logits(snug, model, [text]))
+    assert not near(logits(snug, model, [text + 5 * [97]]), logits(snug, model, [text]))
+
+
 # ids: H4 N4
 def test_folders_attacked(snug):
     torch = need_torch()
