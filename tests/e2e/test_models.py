@@ -237,7 +237,7 @@ def logits(snug, model, rows):
     wires = [("lm", "model", "infer", "model"), ("tokens", "tensor", "infer", "input")]
     print_wires(nodes, wires, "infer", "output", "logits")
     said = run(snug, nodes, wires).doc["results"]["logits"]["message"]
-    return [float(x) for x in said[said.rindex("[") + 1:].split(",")[:16]]
+    return [float(x) for x in said[said.rindex("[") + 1:].rstrip("]").split(",")[:16]]
 
 
 def near(a, b):
@@ -263,7 +263,7 @@ def test_padding_mask(snug):
     hf_make.make(folder, "gpt2", pad_token_id=2)
     result = snug.json("run", snug.write("g.json", graph({"lm": masked}, [])))
     assert result.rc == 1 and "eos_token_id" in result.doc["error"]["message"], result
-    assert result.doc["error"]["node"] == "lm", result
+    assert result.doc["error"]["node_id"] == "lm", result
 
 
 def test_padding_in_layers(snug):
