@@ -18,14 +18,20 @@ struct before {
     double low, refused_low;
 };
 
+/* An item that remains, and the lowest offset it can have, refusals counted. */
+struct listed {
+    double effective;
+    uint32_t item;
+};
+
 struct search {
     struct exact_order *o;
     struct exact_item *items;
     size_t words;
-    double *top;       /* by section: what the remaining items reach at least */
-    double *effective; /* by item: the lowest offset it can have, refusals counted */
-    uint32_t *list;    /* remaining items; by effective offset, then rank */
+    double *top;         /* by section: what the remaining items reach at least */
+    struct listed *list; /* remaining items; by effective offset, then rank */
     size_t list_n;
+    struct listed *moved; /* those that change their place in the list, in order */
     uint32_t *over_from, *over; /* items that live with item i: over[over_from[i]..], by rank */
     uint64_t *why_low, *why_refused, *why_effective; /* by item */
     int32_t *depth;                  /* by item: how many lay before it was placed */
@@ -34,6 +40,7 @@ struct search {
     int32_t dirty_from, dirty_until; /* sections where something changed since the last look */
     VEC(struct before) undo;
     VEC(uint64_t) undo_words;
+    VEC(struct listed) lists; /* of the steps above */
     double bump; /* weight that a section gains; grows, so that what is recent counts more */
 };
 
@@ -188,37 +195,55 @@ static double supported(struct search *s, uint32_t i)
     return best > x->low ? best : x->low;
 }
 
-static bool comes_before(const struct search *s, uint32_t a, uint32_t b)
+static bool comes_before(const struct listed *a, const struct listed *b)
 {
-    return s->effective[a] < s->effective[b] || (s->effective[a] == s->effective[b] && a < b);
+    return a->effective < b->effective || (a->effective == b->effective && a->item < b->item);
 }
 
 /* The effective offset of one item; false when a refused one has no place. */
-static bool find_lowest(struct search *s, uint32_t i)
+static bool find_lowest(struct search *s, struct listed *r)
 {
-    const struct exact_item *x = &s->items[i];
+    const struct exact_item *x = &s->items[r->item];
     if (!is_dirty(s, x))
         return true;
-    s->effective[i] = x->refused ? supported(s, i) : x->low;
-    if (s->effective[i] < HUGE_VAL)
+    r->effective = x->refused ? supported(s, r->item) : x->low;
+    if (r->effective < HUGE_VAL)
         return true;
-    memcpy(s->conflict, set_of(s, s->why_effective, i), s->words * sizeof(uint64_t));
+    memcpy(s->conflict, set_of(s, s->why_effective, r->item), s->words * sizeof(uint64_t));
     return false;
 }
 
-/* Effective offsets, and the list in their order: it changes little from step to step. */
+/* Puts the moved items where they belong between those that stayed: list[0..stayed_n). */
+static void merge_moved(struct search *s, size_t stayed_n)
+{
+    size_t moved_n = s->list_n - stayed_n;
+    for (size_t to = s->list_n; moved_n > 0;) {
+        bool from_stayed =
+            stayed_n > 0 && comes_before(&s->moved[moved_n - 1], &s->list[stayed_n - 1]);
+        s->list[--to] = from_stayed ? s->list[--stayed_n] : s->moved[--moved_n];
+    }
+}
+
+/* Effective offsets, and the list in their order. When it fails the list is of no use. */
 static bool find_effective(struct search *s)
 {
+    size_t stayed_n = 0, moved_n = 0;
     for (size_t k = 0; k < s->list_n; k++) {
-        uint32_t i = s->list[k];
-        if (!find_lowest(s, i))
+        struct listed x = s->list[k];
+        if (!find_lowest(s, &x))
             return false;
-        size_t to = k;
-        for (; to > 0 && comes_before(s, i, s->list[to - 1]); to--)
-            s->list[to] = s->list[to - 1];
-        s->list[to] = i;
-        s->o->work += 2 + (int64_t)(k - to) / 2;
+        if (x.effective == s->list[k].effective) {
+            s->list[stayed_n++] = x;
+            continue;
+        }
+        size_t to = moved_n++;
+        for (; to > 0 && comes_before(&x, &s->moved[to - 1]); to--)
+            s->moved[to] = s->moved[to - 1];
+        s->moved[to] = x;
+        s->o->work += 2 + (int64_t)(moved_n - to) / 2;
     }
+    s->o->work += 2 * (int64_t)s->list_n;
+    merge_moved(s, stayed_n);
     return true;
 }
 
@@ -243,21 +268,21 @@ static void explain(struct search *s, int32_t t)
     double top = 0, begin = 0;
     size_t from = 0;
     for (size_t k = 0; k < s->list_n; k++) {
-        uint32_t i = s->list[k];
-        if (s->items[i].first > t || s->items[i].last < t)
+        const struct exact_item *x = &s->items[s->list[k].item];
+        if (x->first > t || x->last < t)
             continue;
-        if (s->effective[i] > top) {
-            begin = top = s->effective[i];
+        if (s->list[k].effective > top) {
+            begin = top = s->list[k].effective;
             from = k;
         }
-        top += s->items[i].size;
+        top += x->size;
     }
     memset(s->conflict, 0, s->words * sizeof(uint64_t));
     if (begin == 0)
         return;
     double spare = top - s->o->capacity;
     for (size_t k = s->list_n; k-- > from;) {
-        uint32_t i = s->list[k];
+        uint32_t i = s->list[k].item;
         if (s->items[i].first > t || s->items[i].last < t)
             continue;
         if (s->items[i].size < spare)
@@ -274,12 +299,12 @@ static void find_tops(struct search *s, int32_t from, int32_t until)
 {
     memset(s->top + from, 0, (size_t)(until - from + 1) * sizeof *s->top);
     for (size_t k = 0; k < s->list_n; k++) {
-        const struct exact_item *x = &s->items[s->list[k]];
+        const struct exact_item *x = &s->items[s->list[k].item];
         int32_t first = x->first > from ? x->first : from;
         int32_t last = x->last < until ? x->last : until;
         if (first > last)
             continue;
-        raise_tops(s->top + first, last - first + 1, s->effective[s->list[k]], x->size);
+        raise_tops(s->top + first, last - first + 1, s->list[k].effective, x->size);
         s->o->work += (last - first) / 2 + 4;
     }
     s->o->work += until - from;
@@ -367,12 +392,12 @@ static int32_t choose_section(const struct search *s)
 /* Of the items at the lowest offset, that whose sections are the heaviest or most urgent. */
 static uint32_t choose_lowest(struct search *s)
 {
-    uint32_t best = s->list[0];
-    double best_key = -1, lowest = s->effective[s->list[0]];
+    uint32_t best = s->list[0].item;
+    double best_key = -1, lowest = s->list[0].effective;
     if (s->o->rule == RULE_RANK)
         return best;
-    for (size_t k = 0; k < s->list_n && s->effective[s->list[k]] == lowest; k++) {
-        const struct exact_item *x = &s->items[s->list[k]];
+    for (size_t k = 0; k < s->list_n && s->list[k].effective == lowest; k++) {
+        const struct exact_item *x = &s->items[s->list[k].item];
         double key = 0;
         for (int32_t t = x->first; t <= x->last; t++) {
             double v = s->o->rule == RULE_HEAVY ? s->o->weight[t] : urgency(s, t);
@@ -381,7 +406,7 @@ static uint32_t choose_lowest(struct search *s)
         s->o->work += x->last - x->first + 4;
         if (key > best_key) {
             best_key = key;
-            best = s->list[k];
+            best = s->list[k].item;
         }
     }
     return best;
@@ -395,15 +420,15 @@ static uint32_t choose_item(struct search *s)
         return choose_lowest(s);
     int32_t t = choose_section(s);
     size_t k = 0;
-    while (s->items[s->list[k]].first > t || s->items[s->list[k]].last < t)
+    while (s->items[s->list[k].item].first > t || s->items[s->list[k].item].last < t)
         k++;
-    uint32_t i = s->list[k];
+    uint32_t i = s->list[k].item;
     for (size_t below = 0; below < k; below++) {
-        uint32_t v = s->list[below];
+        uint32_t v = s->list[below].item;
         s->o->work++;
         if (v == i || !lives_with(&s->items[v], &s->items[i]))
             continue;
-        if (s->items[i].refused || s->effective[v] + s->items[v].size <= s->effective[i]) {
+        if (s->items[i].refused || s->list[below].effective + s->items[v].size <= s->list[k].effective) {
             i = v;
             k = below; /* it lies lower: look from the bottom again */
             below = (size_t)-1;
@@ -412,13 +437,22 @@ static uint32_t choose_item(struct search *s)
     return i;
 }
 
+/* The list as it is goes on a stack: it comes back in order, and is not sorted again. */
 static void leave_list(struct search *s, uint32_t i)
 {
     size_t k = 0;
-    while (s->list[k] != i)
+    for (size_t from = 0; from < s->list_n; from++)
+        vec_push(&s->lists, s->list[from]);
+    while (s->list[k].item != i)
         k++;
     memmove(s->list + k, s->list + k + 1, (s->list_n - k - 1) * sizeof *s->list);
     s->list_n--;
+}
+
+static void restore_list(struct search *s)
+{
+    s->lists.n -= ++s->list_n;
+    memcpy(s->list, s->lists.data + s->lists.n, s->list_n * sizeof *s->list);
 }
 
 /* Places what remains. On EXACT_CANNOT everything is as before, and the conflict says why. */
@@ -442,7 +476,7 @@ static enum exact_result solve(struct search *s)
         go_back(s, undo_here);
         s->items[i].placed = false;
         touch(s, &s->items[i]);
-        s->list[s->list_n++] = i;
+        restore_list(s);
         if (!has_item(s->conflict, i))
             break; /* its place was not the reason */
         refuse(s, i);
@@ -471,8 +505,8 @@ enum exact_result exact_search(struct exact_order *o)
 {
     struct search s = {.o = o, .items = o->items, .words = (o->n + 63) / 64, .bump = 1};
     s.top = mem_alloc((size_t)o->sections_n * sizeof *s.top);
-    s.effective = mem_alloc(o->n * sizeof *s.effective);
     s.list = mem_alloc(o->n * sizeof *s.list);
+    s.moved = mem_alloc(o->n * sizeof *s.moved);
     s.why_low = mem_alloc(o->n * s.words * sizeof(uint64_t));
     s.why_refused = mem_alloc(o->n * s.words * sizeof(uint64_t));
     s.why_effective = mem_alloc(o->n * s.words * sizeof(uint64_t));
@@ -483,14 +517,14 @@ enum exact_result exact_search(struct exact_order *o)
     for (size_t i = 0; i < o->n; i++) {
         o->items[i].low = o->items[i].offset = 0;
         o->items[i].placed = o->items[i].refused = false;
-        s.list[s.list_n++] = (uint32_t)i;
+        s.list[s.list_n++] = (struct listed){0, (uint32_t)i};
     }
     s.dirty_until = o->sections_n - 1;
     enum exact_result r = solve(&s);
     settle_weights(&s);
     mem_free(s.top);
-    mem_free(s.effective);
     mem_free(s.list);
+    mem_free(s.moved);
     mem_free(s.why_low);
     mem_free(s.why_refused);
     mem_free(s.why_effective);
@@ -501,5 +535,6 @@ enum exact_result exact_search(struct exact_order *o)
     mem_free(s.over);
     vec_release(&s.undo);
     vec_release(&s.undo_words);
+    vec_release(&s.lists);
     return r;
 }
