@@ -11,8 +11,9 @@
 
 enum {
     ITEMS_MAX = 4096,
-    PAIRS_MAX = 4 << 20,  /* of items that live together */
-    STEPS_FIRST = 1000000 /* of the shortest search */
+    PAIRS_MAX = 4 << 20,   /* of items that live together */
+    STEPS_FIRST = 1000000, /* of the shortest search */
+    STEPS_PER_PAIR = 40
 };
 #define UNITS_MAX 9007199254740992.0 /* 2^53 */
 #define NOISE 0.3                    /* share by which later orders blur what they sort by */
@@ -177,14 +178,27 @@ static int64_t luby(int64_t i)
     return power - 1 == i ? power / 2 : luby(i - power / 2 + 1);
 }
 
+/* An order by traits, and the rule that takes items. Long-lived items first serve most problems,
+ * by the tightest section; the others are for what these miss. */
+static const struct attempt {
+    const char *letters;
+    enum exact_rule rule;
+} attempts[] = {{"TWA", RULE_TIGHT}, {"WAT", RULE_TIGHT}, {"AWT", RULE_HEAVY}, {"HWA", RULE_TIGHT},
+                {"WAT", RULE_HEAVY}, {"TWA", RULE_HEAVY}, {"AWT", RULE_TIGHT}, {"WAT", RULE_RANK},
+                {"TAW", RULE_HEAVY}, {"HTA", RULE_TIGHT}, {"TZW", RULE_HEAVY}};
+enum { ATTEMPTS = sizeof attempts / sizeof *attempts };
+
+/* How long the attempts of a round are: many times what one way down takes. */
+static int64_t steps_of(const struct exact *x, int64_t round)
+{
+    int64_t steps = STEPS_PER_PAIR * (int64_t)(x->n * x->n);
+    return (steps > STEPS_FIRST ? steps : STEPS_FIRST) * luby(round + 1);
+}
+
 enum exact_result plan_exact(
     const struct plan_item *items, size_t n, int64_t capacity_bytes, int64_t work_max,
     int64_t *work, int64_t *offset_bytes)
 {
-    static const char *const orders[] = {"TAW", "WAT", "TWA", "AWT", "HTA", "ZWT", "HWA", "TZW"};
-    static const enum exact_rule rules[] = {RULE_HEAVY, RULE_TIGHT, RULE_HEAVY, RULE_HEAVY,
-                                            RULE_RANK,  RULE_HEAVY, RULE_LOCAL};
-    enum { ORDERS = sizeof orders / sizeof *orders, RULES = sizeof rules / sizeof *rules };
     struct exact x;
     enum exact_result r = EXACT_LIMIT;
     init(&x, items, n);
@@ -193,10 +207,10 @@ enum exact_result plan_exact(
     bool can = manageable(&x);
     if (!can)
         *work = end;
-    for (int64_t round = 0; can && r == EXACT_LIMIT && *work < end; round++) {
-        int64_t steps = STEPS_FIRST * luby(round / ORDERS + 1);
-        rank_items(&x, orders[round % ORDERS], round < 2 * ORDERS ? 0 : NOISE);
-        x.order.rule = rules[round % RULES];
+    for (int64_t k = 0; can && r == EXACT_LIMIT && *work < end; k++) {
+        int64_t round = k / ATTEMPTS, steps = steps_of(&x, round);
+        rank_items(&x, attempts[k % ATTEMPTS].letters, round == 0 ? 0 : NOISE);
+        x.order.rule = attempts[k % ATTEMPTS].rule;
         x.order.work = 0;
         x.order.work_max = steps < end - *work ? steps : end - *work;
         r = exact_search(&x.order);

@@ -31,16 +31,19 @@ struct search {
     double *top;         /* by section: what the remaining items reach at least */
     struct listed *list; /* remaining items; by effective offset, then rank */
     size_t list_n;
-    struct listed *moved; /* those that change their place in the list, in order */
+    struct listed *moved;       /* those that change their place in the list, in order */
     uint32_t *over_from, *over; /* items that live with item i: over[over_from[i]..], by rank */
     uint64_t *why_low, *why_refused, *why_effective; /* by item */
     int32_t *depth;                  /* by item: how many lay before it was placed */
     uint64_t *conflict_shallow;      /* within one step */
     uint64_t *conflict;              /* of the branch that ended last */
     int32_t dirty_from, dirty_until; /* sections where something changed since the last look */
+    int32_t stale_from,
+        stale_until; /* sections where reasons of refused items must be found again */
     VEC(struct before) undo;
     VEC(uint64_t) undo_words;
-    VEC(struct listed) lists; /* of the steps above */
+    VEC(struct listed) lists; /* lists and tops of the steps above */
+    VEC(double) tops;
     double bump; /* weight that a section gains; grows, so that what is recent counts more */
 };
 
@@ -83,9 +86,11 @@ static void touch(struct search *s, const struct exact_item *x)
     s->dirty_until = x->last > s->dirty_until ? x->last : s->dirty_until;
 }
 
+/* Whether its effective offset or the reason of it may not be as they were. */
 static bool is_dirty(const struct search *s, const struct exact_item *x)
 {
-    return x->first <= s->dirty_until && s->dirty_from <= x->last;
+    return (x->first <= s->dirty_until && s->dirty_from <= x->last) ||
+           (x->refused && x->first <= s->stale_until && s->stale_from <= x->last);
 }
 
 static void remember(struct search *s, uint32_t i)
@@ -349,14 +354,12 @@ static bool sections_fit(struct search *s)
 {
     int32_t from = s->dirty_from, until = s->dirty_until;
     bool fit = true;
-    if (from > until)
-        return true;
     find_tops(s, from, until);
     for (int32_t t = from; t <= until; t++)
         fit = fit && s->top[t] <= s->o->capacity;
     if (fit) {
-        s->dirty_from = INT32_MAX;
-        s->dirty_until = -1;
+        s->dirty_from = s->stale_from = INT32_MAX;
+        s->dirty_until = s->stale_until = -1;
         return true;
     }
     s->o->weight[choose_conflict(s, from, until)] += s->bump;
@@ -428,7 +431,8 @@ static uint32_t choose_item(struct search *s)
         s->o->work++;
         if (v == i || !lives_with(&s->items[v], &s->items[i]))
             continue;
-        if (s->items[i].refused || s->list[below].effective + s->items[v].size <= s->list[k].effective) {
+        if (s->items[i].refused ||
+            s->list[below].effective + s->items[v].size <= s->list[k].effective) {
             i = v;
             k = below; /* it lies lower: look from the bottom again */
             below = (size_t)-1;
@@ -437,22 +441,31 @@ static uint32_t choose_item(struct search *s)
     return i;
 }
 
-/* The list as it is goes on a stack: it comes back in order, and is not sorted again. */
+/* List and tops as they are go on a stack, to come back when the step is undone: most of it need
+ * not be found again then. */
 static void leave_list(struct search *s, uint32_t i)
 {
     size_t k = 0;
     for (size_t from = 0; from < s->list_n; from++)
         vec_push(&s->lists, s->list[from]);
+    for (int32_t t = 0; t < s->o->sections_n; t++)
+        vec_push(&s->tops, s->top[t]);
     while (s->list[k].item != i)
         k++;
     memmove(s->list + k, s->list + k + 1, (s->list_n - k - 1) * sizeof *s->list);
     s->list_n--;
 }
 
-static void restore_list(struct search *s)
+static void return_to_list(struct search *s)
 {
     s->lists.n -= ++s->list_n;
     memcpy(s->list, s->lists.data + s->lists.n, s->list_n * sizeof *s->list);
+    s->tops.n -= (size_t)s->o->sections_n;
+    memcpy(s->top, s->tops.data + s->tops.n, (size_t)s->o->sections_n * sizeof *s->top);
+    s->stale_from = s->dirty_from < s->stale_from ? s->dirty_from : s->stale_from;
+    s->stale_until = s->dirty_until > s->stale_until ? s->dirty_until : s->stale_until;
+    s->dirty_from = INT32_MAX;
+    s->dirty_until = -1;
 }
 
 /* Places what remains. On EXACT_CANNOT everything is as before, and the conflict says why. */
@@ -476,7 +489,7 @@ static enum exact_result solve(struct search *s)
         go_back(s, undo_here);
         s->items[i].placed = false;
         touch(s, &s->items[i]);
-        restore_list(s);
+        return_to_list(s);
         if (!has_item(s->conflict, i))
             break; /* its place was not the reason */
         refuse(s, i);
@@ -520,6 +533,8 @@ enum exact_result exact_search(struct exact_order *o)
         s.list[s.list_n++] = (struct listed){0, (uint32_t)i};
     }
     s.dirty_until = o->sections_n - 1;
+    s.stale_from = INT32_MAX;
+    s.stale_until = -1;
     enum exact_result r = solve(&s);
     settle_weights(&s);
     mem_free(s.top);
@@ -536,5 +551,6 @@ enum exact_result exact_search(struct exact_order *o)
     vec_release(&s.undo);
     vec_release(&s.undo_words);
     vec_release(&s.lists);
+    vec_release(&s.tops);
     return r;
 }
