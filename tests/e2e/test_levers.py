@@ -7,6 +7,7 @@ bit. SNUG_SOAK=1 does the same for GPT-2 124M and a 25M Llama shape, with 20 com
 import os
 import random
 import struct
+import sys
 
 import harness
 
@@ -47,14 +48,15 @@ LEVERS = [
 ]
 SMALL = {"vocab_size": 512, "d_model": 64, "n_layers": 3, "n_heads": 4, "d_ff": 256, "max_seq_len": 32, "dropout": 0.1}
 GPT2 = {"vocab_size": 50257, "d_model": 768, "n_layers": 12, "n_heads": 12, "d_ff": 3072, "max_seq_len": 1024}
-LLAMA = {"vocab_size": 8192, "d_model": 384, "n_layers": 8, "n_heads": 6, "n_kv_heads": 2, "d_ff": 1536,
-         "max_seq_len": 1024, "norm": "rmsnorm", "activation": "silu", "positional": "rope", "bias": False,
-         "tie_embeddings": False}
+# Shapes of hf_make's "llama": gated, rotary, grouped queries; 24.8 million weights.
+LLAMA = {"vocab_size": 8192, "hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "intermediate_size": 1664, "max_position_embeddings": 1024,
+         "tie_word_embeddings": False}
 
 
 def graph(model, seq, batch, updates, adapter=None):
     nodes = {
-        "start": ("Start", {}), "model": ("CausalLMModel", model), "tokenizer": ("LMTokenizer", {"file": "tokenizer.json"}),
+        "start": ("Start", {}), "model": ("snug:PretrainedLM" if "path" in model else "CausalLMModel", model), "tokenizer": ("LMTokenizer", {"file": "tokenizer.json"}),
         "corpus": ("TextCorpusDataset", {"source": "local_file", "local_file": "tokens.bin"}),
         "tokens": ("LMTokenizedDataset", {"seq_len": seq}), "loader": ("DataLoader", {"batch_size": batch, "shuffle": True}),
         "optimizer": ("Optimizer", {"type": "AdamW", "lr": 0.003}), "loss": ("LMCrossEntropyLoss", {}),
@@ -81,8 +83,8 @@ def graph(model, seq, batch, updates, adapter=None):
 class Trainer:
     """One model and its data; runs it under levers."""
 
-    def __init__(self, snug, model, seq, batch, updates=3, windows=2):
-        self.snug, self.vocab = snug, model["vocab_size"]
+    def __init__(self, snug, model, seq, batch, updates=3, windows=2, vocab=None):
+        self.snug, self.vocab = snug, vocab or model["vocab_size"]
         blocks = batch * (updates * windows + 1)
         numbers = [(i * i * 7 + 3 * i + i // 5) % min(self.vocab, 65536) for i in range((seq + 1) * blocks)]
         with open(os.path.join(snug.dir, "tokens.bin"), "wb") as out:
@@ -130,11 +132,11 @@ def fits(levers, lever):
     return all(lever.name not in l.without and l.name not in lever.without and l is not lever for l in levers)
 
 
-def combination(random_source):
+def combination(random_source, levers=LEVERS):
     """Levers that can be combined, two at least."""
     while True:
         chosen = []
-        for lever in random_source.sample(LEVERS, len(LEVERS)):
+        for lever in random_source.sample(levers, len(levers)):
             if fits(chosen, lever) and random_source.random() < 0.5:
                 chosen.append(lever)
         if len(chosen) > 1:
@@ -203,14 +205,15 @@ def test_perplexity_in_chunks(snug):
     assert abs(found[0][0] - found[1][0]) < 1e-5 * found[0][0] and found[1][1] < found[0][1], found
 
 
-def soak(snug, model, seq, batch):
+def soak(snug, model, seq, batch, vocab=None):
     if not os.environ.get("SNUG_SOAK"):
         raise harness.Skip("SNUG_SOAK=1 runs it")
-    trainer, source = Trainer(snug, model, seq, batch, updates=1), random.Random(seed())
-    for lever in LEVERS:
+    trainer, source = Trainer(snug, model, seq, batch, updates=1, vocab=vocab), random.Random(seed())
+    levers = [l for l in LEVERS if vocab is None or l.name != "model blocks"]
+    for lever in levers:
         check(trainer, [lever])
     for _ in range(20):
-        check(trainer, combination(source))
+        check(trainer, combination(source, levers))
 
 
 def test_soak_gpt2_short(snug):
@@ -224,5 +227,10 @@ def test_soak_gpt2_long(snug):
 
 
 def test_soak_llama(snug):
-    """A Llama shape of 25M parameters."""
-    soak(snug, LLAMA, 256, 4)
+    """A Llama shape of 25M parameters, read from a folder."""
+    if os.environ.get("SNUG_SOAK"):
+        sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "parity"))
+        import hf_make
+        hf_make.make(os.path.join(snug.dir, "llama"), "llama", **LLAMA)
+    for seq in (64, 1024):
+        soak(snug, {"path": os.path.join(snug.dir, "llama")}, seq, 4, LLAMA["vocab_size"])
