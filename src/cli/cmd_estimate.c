@@ -229,9 +229,10 @@ run_of(const struct args *a, struct closed_run *r, const struct closed_card **ca
     if (cards < 1 || cards > 100000)
         return err_set(e, ST_USAGE, "--cards is a number from 1 to 100000");
     r->cards = (int)cards;
-    r->context_bytes = number(a, OPTION_CONTEXT_MIB, r->context_bytes >> 20) << 20;
-    if (r->context_bytes > (int64_t)1 << 40)
-        return err_set(e, ST_USAGE, "--context-mib is too large");
+    int64_t context_mib = number(a, OPTION_CONTEXT_MIB, r->context_bytes >> 20);
+    if (context_mib > 1 << 20)
+        return err_set(e, ST_USAGE, "--context-mib is a number from 0 to %d", 1 << 20);
+    r->context_bytes = context_mib << 20;
     TRY(read_name(a, OPTION_PRECISION, "precision", name_of_precision, &r->precision, e));
     TRY(read_name(a, OPTION_OPTIMIZER, "optimizer", optim_name, &r->optimizer, e));
     TRY(read_name(a, OPTION_CARD, "card", card_name, &named, e));

@@ -33,6 +33,29 @@ static struct ir_op *maker(const struct fusing *f, int v)
     return &f->r.ops[f->def[v]];
 }
 
+/* Whether variable value v is still the newest version when operator `to` runs: an optimizer that
+ * runs in the backward pass may stand between an operator and the one that absorbs it. */
+static bool unchanged(int v, const struct ir_op *from, const struct ir_op *to)
+{
+    for (const struct ir_op *op = from; op < to; op++)
+        for (int k = 0; k < ir_op_mutated(op); k++)
+            if (op->in[k] == v)
+                return false;
+    return true;
+}
+
+/* Whether `first` may run where `last` does. */
+static bool moves(const struct fusing *f, const struct ir_op *first, const struct ir_op *last)
+{
+    const struct ir_program *p = f->r.p;
+    for (int k = 0; k < first->n_in; k++) {
+        int v = first->in[k] == IR_NONE ? IR_NONE : ir_storage(p, first->in[k]);
+        if (v != IR_NONE && ir_value_at(p, v)->kind == VALUE_VAR && !unchanged(v, first, last))
+            return false;
+    }
+    return true;
+}
+
 static bool used_once(const struct fusing *f, int v)
 {
     return f->uses[v] == 1;
@@ -83,12 +106,12 @@ static void fuse_relu(struct fusing *f, struct ir_op *op)
     struct ir_op *gemm = maker_of(f, x, OP_GEMM);
     if (!used_once(f, x))
         return;
-    if (plain_norm(norm)) {
+    if (plain_norm(norm) && moves(f, norm, op)) {
         union op_attr attr = norm->attr;
         attr.norm.act = ACT_RELU;
         norm_operands(norm, IR_NONE, in);
         absorb(f, op, norm, in, 5, &attr);
-    } else if (gemm && gemm->attr.gemm.act == ACT_NONE) {
+    } else if (gemm && gemm->attr.gemm.act == ACT_NONE && moves(f, gemm, op)) {
         union op_attr attr = gemm->attr;
         attr.gemm.act = ACT_RELU;
         int operands[3] = {gemm->in[0], gemm->in[1], gemm->n_in > 2 ? gemm->in[2] : IR_NONE};
@@ -97,7 +120,8 @@ static void fuse_relu(struct fusing *f, struct ir_op *op)
         for (int k = 0; k < 2; k++) {
             norm = maker_of(f, sum->in[k], OP_NORM_APPLY);
             if (!plain_norm(norm) || !used_once(f, sum->in[k]) || sum->in[0] == sum->in[1] ||
-                !same_layout(f, sum->in[0], sum->in[1]) || !same_layout(f, sum->in[k], x))
+                !moves(f, norm, op) || !same_layout(f, sum->in[0], sum->in[1]) ||
+                !same_layout(f, sum->in[k], x))
                 continue;
             /* The residual must be there where the norm is now computed: it is, at the relu. */
             union op_attr attr = norm->attr;
@@ -140,7 +164,18 @@ static void fuse_norm_grad(struct fusing *f, struct ir_op *op)
     op->attr.norm.act = ACT_RELU;
 }
 
-/* A parameter's gradient leaves the product in float32 instead of being rounded and cast. */
+static void widen_output(struct ir_op *product)
+{
+    if (product->code == OP_GEMM)
+        product->attr.gemm.f32_out = true;
+    else if (product->code == OP_SUM)
+        product->attr.reduce.f32_out = true;
+    else
+        product->attr.conv.f32_out = true;
+}
+
+/* A parameter's gradient leaves the product in float32 instead of being rounded and cast. The
+ * product moves to the cast, unless a weight that it reads is updated in between. */
 static void fuse_cast(struct fusing *f, struct ir_op *op)
 {
     struct ir_op *product = maker(f, op->in[0]);
@@ -152,18 +187,20 @@ static void fuse_cast(struct fusing *f, struct ir_op *op)
         product->code == OP_CONV_WGRAD || product->code == OP_GEMM || product->code == OP_SUM;
     if (!wide || ir_value_at(p, op->in[0])->base != op->in[0])
         return;
+    if (!moves(f, product, op)) {
+        f->gone[op - f->r.ops] = true;
+        product->out[0] = op->out[0];
+        f->def[op->out[0]] = (int)(product - f->r.ops);
+        widen_output(product);
+        return;
+    }
     f->gone[product - f->r.ops] = true;
     op->code = product->code;
     op->attr = product->attr;
     op->in = product->in;
     op->n_in = product->n_in;
     op->node = product->node;
-    if (op->code == OP_GEMM)
-        op->attr.gemm.f32_out = true;
-    else if (op->code == OP_SUM)
-        op->attr.reduce.f32_out = true;
-    else
-        op->attr.conv.f32_out = true;
+    widen_output(op);
 }
 
 static void fuse_sum(struct fusing *f, struct ir_op *op)
@@ -212,17 +249,6 @@ static void fuse_cross_entropy_grad(struct fusing *f, struct ir_op *op)
         return; /* more uses: the loss itself reads the cast */
     int in[6] = {grad->in[0], low, grad->in[2], grad->in[3], grad->in[4], grad->in[5]};
     absorb(f, op, grad, in, 6, &grad->attr);
-}
-
-/* Whether variable value v is still the newest version when operator `to` runs: an optimizer that
- * runs in the backward pass may stand between a cast and its reader. */
-static bool unchanged(int v, const struct ir_op *from, const struct ir_op *to)
-{
-    for (const struct ir_op *op = from; op < to; op++)
-        for (int k = 0; k < ir_op_mutated(op); k++)
-            if (op->in[k] == v)
-                return false;
-    return true;
 }
 
 /* A matrix of weights needs no bf16 copy. Activations keep theirs: a product packs its left operand
@@ -280,7 +306,7 @@ static void visit(struct fusing *f, struct ir_op *op)
         break;
     case OP_CAST:
         fuse_cast(f, op);
-        if (op->code == OP_CAST)
+        if (op->code == OP_CAST && !f->gone[op - f->r.ops])
             fuse_cross_entropy_grad(f, op);
         break;
     case OP_SUM:

@@ -148,6 +148,9 @@ struct closed_run {
     bool inference;
 };
 void closed_run_defaults(struct closed_run *r);
+/* Refuses what cannot be counted in 64 bits, and numbers below 1. */
+enum status
+closed_run_check(const struct closed_model *m, const struct closed_run *r, struct err *e) NODISCARD;
 
 struct closed_estimate {
     int64_t parameters, trainable;

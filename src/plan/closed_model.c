@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
+#define PARAMETERS_MAX 1e16 /* of 16 to 24 bytes, on up to 100000 cards, in 64 bits */
 
 /* ---- families ---- */
 
@@ -168,6 +169,15 @@ enum status closed_model_family(struct closed_model *m, struct err *e)
     return ST_OK;
 }
 
+/* Parameters as a real number: the whole number is counted where this is small enough. */
+static double count_roughly(const struct closed_model *m)
+{
+    double h = (double)m->hidden, heads = (double)(m->heads + m->kv_heads) * (double)m->head_dim;
+    double mlps = 3 * h * (double)m->ffn * (double)(1 + m->experts);
+    double tables = (double)m->vocab + (double)m->positions + (double)m->types;
+    return (double)m->layers * (2 * h * heads + mlps) + h * (2 * tables + h);
+}
+
 enum status closed_model_complete(struct closed_model *m, struct err *e)
 {
     TRY(need(m->layers, "layers", e));
@@ -192,7 +202,8 @@ enum status closed_model_complete(struct closed_model *m, struct err *e)
             (long long)m->heads);
     if (m->layers > 100000 || m->hidden > 1 << 24 || m->ffn > 1 << 26 || m->heads > 1 << 20 ||
         m->head_dim > 1 << 16 || m->vocab < 0 || m->vocab > 1 << 28 || m->experts > 1 << 16 ||
-        m->positions > 1 << 28 || m->experts_per_token > 1 << 16)
+        m->positions > 1 << 28 || m->experts_per_token > 1 << 16 ||
+        count_roughly(m) > PARAMETERS_MAX || (double)m->parameters > PARAMETERS_MAX)
         return err_set(e, ST_INVALID, "the configuration is absurdly large");
     return ST_OK;
 }

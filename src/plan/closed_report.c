@@ -28,7 +28,12 @@ static enum status largest_batch(
     struct err *e)
 {
     int64_t low = 0, high = 1, bytes;
+    struct closed_run larger = *r;
+    struct err too_large = {0};
     for (;; high *= 2) {
+        larger.batch = high;
+        if (closed_run_check(m, &larger, &too_large) != ST_OK)
+            break;
         TRY(card_bytes(m, *r, high, r->zero, r->cards, &bytes, e));
         if (bytes > limit || high >= 65536)
             break;
@@ -276,6 +281,7 @@ enum status closed_report(
     const struct closed_model *m, const struct closed_run *r, bool founding,
     const struct closed_card *card, json_t **out, struct err *e)
 {
+    TRY(closed_run_check(m, r, e));
     json_t *d = json_object();
     enum status st = ST_OK;
     json_put_str(d, "figure", "closed form");

@@ -443,13 +443,24 @@ static void run(struct walk *w, struct block *blocks, struct closed_estimate *ou
         out->phase[i] = *tape_phase_peak(w->t, (enum tape_phase)i);
 }
 
-static enum status check(const struct closed_model *m, const struct closed_run *r, struct err *e)
+enum { LAYERS_MAX = 8192 }; /* and experts of a token: a walk takes seconds */
+
+/* Bytes stay far below what 64 bits hold, whatever is multiplied and summed: a layer's activations
+ * are some dozens of times its widest. */
+enum status
+closed_run_check(const struct closed_model *m, const struct closed_run *r, struct err *e)
 {
     double tokens = (double)r->batch * (double)r->seq;
+    double rank = r->method == CLOSED_FULL ? 0 : (double)r->rank;
+    double wide = (double)m->hidden + (double)m->ffn * (double)(1 + m->experts_per_token) +
+                  (double)m->heads * (double)m->head_dim + rank;
+    double layer = tokens * (wide + (double)m->heads * (double)r->seq);
     if (r->batch < 1 || r->seq < 1 || r->cards < 1 || r->cards > 100000)
         return err_set(e, ST_USAGE, "batch, seq and cards are counted from 1");
     if (tokens * (double)m->heads * (double)r->seq > 1e15 ||
-        tokens * (double)(m->ffn + m->vocab + m->hidden) > 1e16 || m->layers > 10000)
+        tokens * (double)(m->ffn + m->vocab + m->hidden) > 1e16 ||
+        (double)m->layers * (layer + rank * wide) > 1e16 ||
+        m->layers * (1 + m->experts_per_token) > LAYERS_MAX)
         return err_set(e, ST_INVALID, "the configuration is absurdly large");
     if (r->rank < 1 || r->rank > 1 << 20 || r->lora_dropout < 0 || r->lora_dropout >= 1)
         return err_set(e, ST_USAGE, "the rank is counted from 1, dropout lies in 0 to 1");
@@ -475,7 +486,7 @@ enum status closed_estimate_make(
 {
     enum { WEIGHTS_OF_A_LAYER = 800 };
     *out = (struct closed_estimate){0};
-    TRY(check(m, r, e));
+    TRY(closed_run_check(m, r, e));
     struct walk w = {
         .m = m,
         .r = r,
@@ -496,9 +507,11 @@ enum status closed_estimate_make(
     out->logits_bytes = m->head == CLOSED_HEAD_LM ? w.tokens * m->vocab * w.p->compute : 0;
     out->context_bytes = r->context_bytes;
     out->card_bytes = out->peak.bytes + r->context_bytes;
-    out->total_bytes = out->card_bytes * r->cards;
     tape_free(w.t);
     mem_free(blocks);
     mem_free(w.parameters);
+    if (out->card_bytes > INT64_MAX / r->cards)
+        return err_set(e, ST_INVALID, "the configuration is absurdly large");
+    out->total_bytes = out->card_bytes * r->cards;
     return ST_OK;
 }

@@ -94,6 +94,27 @@ TEST(chunked_loss, "L6: loss, gradients and hits of the unchunked, within roundi
     }
 }
 
+TEST(
+    chunked_loss_any_size,
+    "L6: a chunk of more tokens than there are is all of them, up to INT64_MAX")
+{
+    static const int64_t chunks[] = {96 * 300, INT64_MAX - 1, INT64_MAX};
+    struct trial_setup s = classifier(96, 32, 300);
+    s.config.max_steps = 2;
+    struct trial first;
+    for (int i = 0; i < 3; i++) {
+        struct trial t;
+        s.config.levers.loss_chunk_tokens = chunks[i];
+        trial_open(i ? &t : &first, &s);
+        trial_run(i ? &t : &first);
+        if (i == 0)
+            continue;
+        trial_check_same(&first, &t);
+        trial_close(&t);
+    }
+    trial_close(&first);
+}
+
 TEST(chunked_loss_precisions, "L6 P2: under autocast, with the gradient scaler, with accumulation")
 {
     struct trial_setup s = classifier(96, 32, 300);

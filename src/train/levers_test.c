@@ -356,6 +356,24 @@ TEST(update_in_backward, "L5 L2: the same bits, several optimizers; gradients ar
     }
 }
 
+TEST(update_half, "L5 P9: weights of 16 bits under autocast: a fused product reads the old weight")
+{
+    struct trial_setup s = deep(48, 16);
+    s.config.precision = PRECISION_BF16;
+    s.config.levers.parameter_dtype = DT_BF16;
+    for (int m = MASTER_F32; m <= MASTER_STOCHASTIC; m++) {
+        struct trial off, on;
+        s.config.levers.master_weights = (enum master_weights)m;
+        s.config.levers.update_in_backward = false;
+        (void)run_peak(&off, &s);
+        s.config.levers.update_in_backward = true;
+        (void)run_peak(&on, &s);
+        trial_check_same(&off, &on);
+        trial_close(&off);
+        trial_close(&on);
+    }
+}
+
 TEST(update_refused, "L5: what needs the whole gradient is refused, and both parameters are named")
 {
     const char *const named[] = {

@@ -6,6 +6,7 @@ import random
 
 import attack
 import harness
+import nets
 
 SOAK = os.environ.get("SNUG_SOAK") == "1"
 SEED = int(os.environ.get("SNUG_TEST_SEED", "1"))
@@ -145,10 +146,10 @@ def random_graph(r, home):
     return graph
 
 
-def one(snug, i):
+def one(snug, i, make=random_graph):
     """What is wrong with random graph number i, or None."""
     r = random.Random(SEED * 100000 + i)
-    path = snug.write("graph-%d.json" % i, random_graph(r, snug.home))
+    path = snug.write("graph-%d.json" % i, make(r, snug.home))
     results = []
     for mode in ("planned", "dynamic"):
         home = os.path.join(snug.dir, "home-%d-%s" % (i, mode))
@@ -172,16 +173,35 @@ def one(snug, i):
     return None if results[0] == results[1] else "planned and dynamic storage give other weights"
 
 
+def check_networks(snug, count, make):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda i: one(snug, i, make), range(count)))
+    wrong = ["graph %d (seed %d): %s" % (i, SEED, text) for i, text in enumerate(results) if text and text != OVERFLOW]
+    assert not wrong, "%d of %d:\n%s" % (len(wrong), count, "\n".join(wrong))
+    assert results.count(OVERFLOW) < count / 5, results.count(OVERFLOW)
+
+
 # ids: A9
 def test_random_networks(snug):
     attack.fashion(snug, 31)
     attack.fashion(snug, 11, split="test")
-    count = 3000 if SOAK else 300
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda i: one(snug, i), range(count)))
-    assert results.count(OVERFLOW) < count / 5, results.count(OVERFLOW)
-    wrong = ["graph %d (seed %d): %s" % (i, SEED, text) for i, text in enumerate(results) if text and text != OVERFLOW]
-    assert not wrong, "%d of %d:\n%s" % (len(wrong), count, "\n".join(wrong))
+    check_networks(snug, 3000 if SOAK else 300, random_graph)
+
+
+# ids: A9
+def test_random_sequence_networks(snug):
+    """Recurrent layers, attention, experts, under random levers and adapters."""
+    attack.fashion(snug, 31)
+    attack.fashion(snug, 11, split="test")
+    check_networks(snug, 1000 if SOAK else 80, lambda r, _: nets.sequence_graph(r))
+
+
+# ids: A9
+def test_random_language_models(snug):
+    """CausalLMModel in random shapes, under random levers and adapters."""
+    nets.tokenizer_file(snug)
+    nets.tokens_file(snug)
+    check_networks(snug, 1000 if SOAK else 80, lambda r, _: nets.random_text_graph(r))
 
 
 # ids: P2 A9

@@ -54,7 +54,8 @@ static struct walk walk_of(const struct kernel_args *a, int threads)
     w.features = w.x->shape.dim[1];
     w.classes = w.weight->shape.dim[at->in_out];
     w.low = w.x->dtype != DT_F32;
-    int64_t chunks = (w.tokens + at->chunk - 1) / at->chunk;
+    int64_t chunks =
+        w.tokens / at->chunk + (w.tokens % at->chunk != 0); /* any chunk: no overflow */
     w.rows = chunks ? (w.tokens + chunks - 1) / chunks : 0;
     w.rows = (w.rows + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
     w.rows = w.rows > at->chunk ? at->chunk : w.rows;
