@@ -74,7 +74,7 @@ static bool relabel(struct laying *w, int v, enum layout to)
     return value->shape.rank >= 3 && value->shape.dim[1] == 1;
 }
 
-/* A dense row-major version: only elementwise operators, products and copies read strides. */
+/* A dense row-major version, for operators that do not read strides. */
 static int dense(struct laying *w, int v)
 {
     struct ir_program *p = w->r.p;
@@ -185,6 +185,18 @@ static void lay_element(struct laying *w, struct ir_op *op)
     ir_value_at(p, op->out[0])->layout = to;
 }
 
+/* Queries, keys, values and the bias of attention are parts of products and broadcast masks: a copy
+ * of a mask would be as large as the scores that are never stored. */
+static bool reads_strides(const struct ir_op *op, int operand)
+{
+    if (op->code == OP_ATTENTION)
+        return operand < 4;
+    if (op->code == OP_ATTENTION_GRAD)
+        return operand >= 1 && operand <= 4;
+    return ir_op_row(op->code)->flags & OPF_VIEW || op->code == OP_GEMM ||
+           op->code == OP_CONTIGUOUS;
+}
+
 static void visit(struct laying *w, struct ir_op *op)
 {
     rewrite_at(&w->r, op);
@@ -193,11 +205,9 @@ static void visit(struct laying *w, struct ir_op *op)
     } else if (ir_op_row(op->code)->flags & OPF_ELEMENT) {
         lay_element(w, op);
     } else {
-        bool strided = ir_op_row(op->code)->flags & OPF_VIEW || op->code == OP_GEMM ||
-                       op->code == OP_CONTIGUOUS;
         for (int k = 0; k < op->n_in; k++) {
             op->in[k] = in_layout(w, op->in[k], LAYOUT_ROW);
-            if (!strided)
+            if (!reads_strides(op, k))
                 op->in[k] = dense(w, op->in[k]);
         }
     }

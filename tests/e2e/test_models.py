@@ -266,6 +266,22 @@ def test_padding_mask(snug):
     assert result.doc["error"]["node_id"] == "lm", result
 
 
+def test_padding_costs_a_number_per_token(snug):
+    """The mask is never as large as the scores: 4 bytes for each token, whatever the heads and queries."""
+    need_torch()
+    import hf_make
+    folder, peaks = os.path.join(snug.dir, "long"), []
+    hf_make.make(folder, "bert", max_position_embeddings=512)
+    for masked in (False, True):
+        nodes = {"lm": ("snug:PretrainedLM", {"path": folder, "padding_mask": masked}), "infer": ("Inference", {}),
+                 "tokens": ("TensorInput", {"shape": "4,512", "dtype": "int64", "value_mode": "zeros"})}
+        wires = [("lm", "model", "infer", "model"), ("tokens", "tensor", "infer", "input")]
+        result = snug.json("plan", snug.write("g.json", graph(nodes, wires)))
+        assert result.rc == 0, result
+        peaks.append(result.doc["peak_bytes"])
+    assert 0 <= peaks[1] - peaks[0] <= 3 * 4 * 512 * 4, peaks
+
+
 def test_padding_in_layers(snug):
     """One input of tokens and a PaddingMask: the classifier does not see the padding."""
     layers = {"version": 2, "nodes": [
