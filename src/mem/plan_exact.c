@@ -13,7 +13,7 @@ enum {
     ITEMS_MAX = 4096,
     PAIRS_MAX = 4 << 20,   /* of items that live together */
     STEPS_FIRST = 1000000, /* of the shortest search */
-    STEPS_PER_PAIR = 40
+    STEPS_PER_PAIR = 80
 };
 #define UNITS_MAX 9007199254740992.0 /* 2^53 */
 #define NOISE 0.3                    /* share by which later orders blur what they sort by */
@@ -183,9 +183,9 @@ static int64_t luby(int64_t i)
 static const struct attempt {
     const char *letters;
     enum exact_rule rule;
-} attempts[] = {{"TWA", RULE_TIGHT}, {"WAT", RULE_TIGHT}, {"AWT", RULE_HEAVY}, {"HWA", RULE_TIGHT},
-                {"WAT", RULE_HEAVY}, {"TWA", RULE_HEAVY}, {"AWT", RULE_TIGHT}, {"WAT", RULE_RANK},
-                {"TAW", RULE_HEAVY}, {"HTA", RULE_TIGHT}, {"TZW", RULE_HEAVY}};
+} attempts[] = {{"TWA", RULE_TIGHT}, {"WAT", RULE_TIGHT}, {"AWT", RULE_HEAVY}, {"HWA", RULE_HEAVY},
+                {"WAT", RULE_HEAVY}, {"HWA", RULE_TIGHT}, {"AWT", RULE_TIGHT}, {"TWA", RULE_HEAVY},
+                {"TAW", RULE_HEAVY}, {"WAT", RULE_RANK},  {"HTA", RULE_TIGHT}, {"TZW", RULE_HEAVY}};
 enum { ATTEMPTS = sizeof attempts / sizeof *attempts };
 
 /* How long the attempts of a round are: many times what one way down takes. */

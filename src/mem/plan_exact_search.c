@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Sets of items, which placements something follows from, are words of bits. */
-enum { UNDO_WORDS_MAX = 8 << 20, CONFLICTS_MAX = 8 };
+enum { UNDO_WORDS_MAX = 8 << 20, LISTS_MAX = 4 << 20, CONFLICTS_MAX = 8 };
 #define BUMP_GROWTH 1.001
 #define BUMP_MAX 1e100
 
@@ -468,6 +468,13 @@ static void return_to_list(struct search *s)
     s->dirty_until = -1;
 }
 
+/* What undoing needs stays within some 200 MiB. */
+static bool has_room(const struct search *s)
+{
+    return s->undo_words.n <= UNDO_WORDS_MAX && s->lists.n <= LISTS_MAX &&
+           s->tops.n <= UNDO_WORDS_MAX;
+}
+
 /* Places what remains. On EXACT_CANNOT everything is as before, and the conflict says why. */
 static enum exact_result solve(struct search *s)
 {
@@ -475,7 +482,7 @@ static enum exact_result solve(struct search *s)
     for (;;) {
         if (s->list_n == 0)
             return EXACT_FITS;
-        if (s->o->work > s->o->work_max || s->undo_words.n > UNDO_WORDS_MAX)
+        if (s->o->work > s->o->work_max || !has_room(s))
             return EXACT_LIMIT;
         if (!find_effective(s) || !sections_fit(s))
             break;

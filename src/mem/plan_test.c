@@ -443,6 +443,69 @@ TEST_WITHIN(minimalloc_capacity, 300, "every published hard problem is solved at
     }
 }
 
+/* The same problem as another compiler might write it: times run backwards or not, buffers come in
+ * another order, and some are two, one after the other in time. */
+static struct mem_plan_buffer *
+rewritten(struct rng *r, const struct mem_plan_buffer *b, size_t n, size_t more)
+{
+    struct mem_plan_buffer *c = mem_alloc((n + more) * sizeof *c);
+    bool backwards = rng_below(r, 2) == 1;
+    int64_t end = 0;
+    for (size_t i = 0; i < n; i++)
+        end = b[i].last > end ? b[i].last : end;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = (size_t)rng_below(r, i + 1);
+        c[i] = c[k];
+        c[k] = b[i];
+        if (backwards) {
+            c[k].first = end - b[i].last;
+            c[k].last = end - b[i].first;
+        }
+    }
+    for (size_t i = n; i < n + more; i++) {
+        struct mem_plan_buffer *x = &c[rng_below(r, i)];
+        while (x->last == x->first)
+            x = &c[rng_below(r, i)];
+        c[i] = *x;
+        x->last = x->first + (int64_t)rng_below(r, (uint64_t)(x->last - x->first));
+        c[i].first = x->last + 1;
+    }
+    return c;
+}
+
+TEST_WITHIN(minimalloc_rewritten, 300, "hard problems are solved however they are written")
+{
+    struct rng r;
+    rng_init(&r, 23, 0, 0);
+    for (size_t i = 0; i < PUBLISHED; i++) {
+        size_t n;
+        struct mem_plan_buffer *b = problem(published[i], &n);
+        for (size_t more = 0; more < 4; more++) {
+            struct mem_plan_buffer *c = rewritten(&r, b, n, more);
+            struct mem_plan p = planned(
+                c, n + more,
+                &(struct mem_plan_options){.work_max = 1500000000, .capacity_bytes = 1048576});
+            CHECK(p.peak_bytes <= 1048576);
+            mem_plan_release(&p);
+            mem_free(c);
+        }
+        mem_free(b);
+    }
+}
+
+TEST_WITHIN(minimalloc_optimum, 300, "without a capacity, hard problems end within the published")
+{
+    for (size_t i = 0; i < PUBLISHED; i++) {
+        size_t n;
+        struct mem_plan_buffer *b = problem(published[i], &n);
+        struct mem_plan p =
+            planned(b, n, &(struct mem_plan_options){.work_max = 1500000000, .optimum = true});
+        CHECK(p.peak_bytes <= 1048576);
+        mem_plan_release(&p);
+        mem_free(b);
+    }
+}
+
 /* A rectangle of `ops` by `height`, cut at random into n buffers: it fits at `height` exactly. */
 static struct mem_plan_buffer *cut_rectangle(struct rng *r, size_t n, int64_t ops, int64_t height)
 {
