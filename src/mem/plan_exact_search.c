@@ -450,6 +450,7 @@ static void leave_list(struct search *s, uint32_t i)
         vec_push(&s->lists, s->list[from]);
     for (int32_t t = 0; t < s->o->sections_n; t++)
         vec_push(&s->tops, s->top[t]);
+    s->o->work += (int64_t)s->list_n + s->o->sections_n / 2;
     while (s->list[k].item != i)
         k++;
     memmove(s->list + k, s->list + k + 1, (s->list_n - k - 1) * sizeof *s->list);
