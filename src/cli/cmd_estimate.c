@@ -197,18 +197,23 @@ static enum status targets_of(const struct args *a, unsigned *out, struct err *e
 
 static enum status habits(const struct args *a, struct closed_run *r, struct err *e)
 {
-    static const char *const losses[] = {"plain",    "shifted",        "upcast",
-                                         "fused",    "float-fused",    "chunked",
-                                         "chunk128", "chunked-output", NULL};
+    static const char *const losses[] = {"plain", "shifted",     "upcast",  "upcast-fused",
+                                         "fused", "float-fused", "chunked", "chunk128",
+                                         "chunked-output", NULL};
     static const char *const steps[] = {"single", "foreach", "fused", NULL};
-    TRY(read_name(a, OPTION_FRAMEWORK, "framework", framework_name, &r->framework, e));
-    const struct closed_framework_row *f = closed_framework_at(r->framework);
-    r->loss = (enum closed_loss)choice(a, OPTION_LOSS, losses, (int)f->loss);
-    r->holds_logits = f->holds_logits;
-    r->fused_norm = r->fused_mlp = f->fused_layers || a->option[OPTION_FUSED_LAYERS].given;
-    r->step = (enum closed_step)choice(a, OPTION_STEP, steps, (int)f->step);
-    r->adapter_bytes = f->adapter_bytes;
-    r->holds_gradients = f->holds_gradients || a->option[OPTION_HOLD_GRADIENTS].given;
+    int framework = 0;
+    TRY(read_name(a, OPTION_FRAMEWORK, "framework", framework_name, &framework, e));
+    closed_run_framework(r, framework);
+    r->loss = (enum closed_loss)choice(a, OPTION_LOSS, losses, (int)r->loss);
+    r->step = (enum closed_step)choice(a, OPTION_STEP, steps, (int)r->step);
+    if (a->option[OPTION_FUSED_LAYERS].given)
+        r->fused_norm = r->fused_mlp = true;
+    if (a->option[OPTION_HOLD_GRADIENTS].given)
+        r->habits |= CLOSED_GRADIENT_BUFFER;
+    if (a->option[OPTION_HOLD_LOGITS].given)
+        r->holds_logits = 2;
+    if (a->option[OPTION_QUANT_INPUTS].given)
+        r->habits |= CLOSED_QUANT_INPUTS;
     return ST_OK;
 }
 
@@ -222,6 +227,7 @@ run_of(const struct args *a, struct closed_run *r, const struct closed_card **ca
     static const char *const offloads[] = {"none", "optimizer", "params", NULL};
     int named = -1;
     closed_run_defaults(r);
+    TRY(habits(a, r, e));
     r->batch = number(a, OPTION_BATCH, r->batch);
     r->seq = number(a, OPTION_SEQ, r->seq);
     r->rank = number(a, OPTION_RANK, r->rank);
@@ -239,7 +245,6 @@ run_of(const struct args *a, struct closed_run *r, const struct closed_card **ca
     *card = closed_card_at(named);
     if (*card)
         r->sm = (*card)->sm;
-    TRY(habits(a, r, e));
     TRY(targets_of(a, &r->targets, e));
     TRY(read_real(a, OPTION_LORA_DROPOUT, "lora-dropout", 0, 0.99, &r->lora_dropout, e));
     TRY(read_real(a, OPTION_QUANT_BITS, "quant-bits", 1, 16, &r->quant_bits, e));

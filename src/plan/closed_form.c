@@ -17,8 +17,9 @@ static const struct closed_optim_row optims[] = {
 #undef OPTIM
 };
 static const struct closed_framework_row frameworks[] = {
-#define FRAMEWORK(id, name, loss, holds, fused, step, adapter, gradients, about)                   \
-    {name, CLOSED_LOSS_##loss, holds, fused, CLOSED_STEP_##step, adapter, gradients, about},
+#define FRAMEWORK(id, name, loss, holds, fused, step, adapter, habits, precision, targets, p, a)   \
+    {name,   CLOSED_LOSS_##loss, holds,   fused, CLOSED_STEP_##step, adapter,                      \
+     habits, CLOSED_##precision, targets, p,     a},
 #include "plan/frameworks.def"
 #undef FRAMEWORK
 };
@@ -57,17 +58,28 @@ void closed_run_defaults(struct closed_run *r)
     *r = (struct closed_run){
         .batch = 1,
         .seq = 2048,
-        .precision = CLOSED_MIXED,
-        .step = CLOSED_STEP_FOREACH,
         .rank = 8,
-        .targets = CLOSED_Q | CLOSED_V,
-        .lora_dropout = 0.05,
         .quant_bits = 4.127,
         .cards = 1,
         .sm = 80,
         .context_bytes = (int64_t)CONTEXT_MIB << 20,
-        .holds_logits = 2,
     };
+    closed_run_framework(r, 0);
+}
+
+void closed_run_framework(struct closed_run *r, int framework)
+{
+    const struct closed_framework_row *f = &frameworks[framework];
+    r->framework = framework;
+    r->loss = f->loss;
+    r->holds_logits = f->holds_logits;
+    r->fused_norm = r->fused_mlp = f->fused_layers;
+    r->step = f->step;
+    r->adapter_bytes = f->adapter_bytes;
+    r->habits = f->habits;
+    r->precision = (int)f->precision;
+    r->targets = f->targets;
+    r->lora_dropout = f->lora_dropout;
 }
 
 /* ---- the founding formula ---- */

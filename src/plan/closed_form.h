@@ -78,11 +78,30 @@ enum closed_loss {
     CLOSED_LOSS_PLAIN,
     CLOSED_LOSS_SHIFTED,
     CLOSED_LOSS_UPCAST,
+    CLOSED_LOSS_UPCAST_FUSED,
     CLOSED_LOSS_FUSED,
     CLOSED_LOSS_FLOAT,
     CLOSED_LOSS_CHUNKED,
     CLOSED_LOSS_CHUNK128,
     CLOSED_LOSS_CHUNKED_OUTPUT
+};
+enum {
+    CLOSED_Q = 1,
+    CLOSED_K = 2,
+    CLOSED_V = 4,
+    CLOSED_O = 8,
+    CLOSED_GATE = 16,
+    CLOSED_UP = 32,
+    CLOSED_DOWN = 64,
+    CLOSED_ATTENTION = 15,
+    CLOSED_MLP = 112,
+    CLOSED_ALL_LINEAR = 127
+};
+enum closed_habit {
+    CLOSED_GRADIENT_BUFFER = 1,
+    CLOSED_JOINT_QKV = 2,
+    CLOSED_QUANT_INPUTS = 4,
+    CLOSED_ENGINE = 8
 };
 struct closed_framework_row {
     const char *name;
@@ -91,7 +110,10 @@ struct closed_framework_row {
     bool fused_layers;
     enum closed_step step;
     int adapter_bytes;
-    bool holds_gradients;
+    unsigned habits; /* of enum closed_habit */
+    enum closed_precision precision;
+    unsigned targets;
+    double lora_dropout;
     const char *about;
 };
 const struct closed_framework_row *closed_framework_at(int i); /* NULL past the end */
@@ -110,17 +132,6 @@ enum closed_attention {
     CLOSED_PLAIN
 }; /* SDPA: flash on repeated K, V */
 enum closed_checkpointing { CLOSED_KEEP, CLOSED_BLOCKS, CLOSED_SELECTIVE, CLOSED_GELU_AGAIN };
-enum {
-    CLOSED_Q = 1,
-    CLOSED_K = 2,
-    CLOSED_V = 4,
-    CLOSED_O = 8,
-    CLOSED_GATE = 16,
-    CLOSED_UP = 32,
-    CLOSED_DOWN = 64,
-    CLOSED_ATTENTION = 15,
-    CLOSED_ALL_LINEAR = 127
-};
 
 struct closed_run {
     int64_t batch, seq; /* of one card */
@@ -138,7 +149,8 @@ struct closed_run {
     double quant_bits; /* of a frozen weight under QLoRA: 4.5, 4.127 with double quantisation, 8 */
     bool train_embeddings;
     int zero, cards;
-    bool offload_optimizer, offload_params, update_in_backward, holds_gradients;
+    bool offload_optimizer, offload_params, update_in_backward;
+    unsigned habits; /* of enum closed_habit */
     bool first_step; /* the optimizer's state does not exist before its first step */
     int adapter_bytes;
     enum closed_checkpointing checkpointing;
@@ -151,6 +163,8 @@ void closed_run_defaults(struct closed_run *r);
 /* Refuses what cannot be counted in 64 bits, and numbers below 1. */
 enum status
 closed_run_check(const struct closed_model *m, const struct closed_run *r, struct err *e) NODISCARD;
+/* Takes the habits of a framework's row, its precision and what it adapts. */
+void closed_run_framework(struct closed_run *r, int framework);
 
 struct closed_estimate {
     int64_t parameters, trainable;

@@ -128,6 +128,8 @@ struct act walk_product(
     int64_t rows = x.n / in, whole = k->quantised ? k->n * 2 : 0;
     unsigned save = (k->trainable ? 1u : 0u) | (tape_needs_grad(w->t, x.v) ? 2u : 0u);
     struct act y = {0, rows * out, w->p->compute};
+    if (k->quantised && (w->r->habits & CLOSED_QUANT_INPUTS))
+        save |= 1u;
     if (w->forgets) {
         save &= ~1u;
         whole += walk_bytes(x);
@@ -348,6 +350,8 @@ static struct act flash_attention(struct walk *w, struct act q, struct act k, st
         .bytes = walk_bytes(y),
         .keep_bytes = w->tokens * w->m->heads * 4,
         .grad_temporary = q.n * 4};
+    if (w->r->habits & CLOSED_JOINT_QKV) /* V is a part of the joint result, which stays whole */
+        op.keep_bytes += (q.n + k.n) * w->p->compute;
     if (core) {
         op.keep_bytes = 0;
         op.save_out = false;

@@ -154,6 +154,15 @@ static int cross_entropy(struct walk *w, struct act logits)
     return loss;
 }
 
+/* The caller's variable for the scores goes when its habit says. */
+static void hold(struct walk *w, struct act logits)
+{
+    if (w->r->holds_logits)
+        w->held = logits.v;
+    else
+        walk_drop(w, logits);
+}
+
 static int whole_loss(struct walk *w, struct act logits)
 {
     struct act shifted = logits;
@@ -167,20 +176,23 @@ static int whole_loss(struct walk *w, struct act logits)
     int loss = cross_entropy(w, shifted);
     if (shifted.v != logits.v)
         walk_drop(w, shifted);
-    if (w->r->holds_logits)
-        w->held = logits.v;
-    else
-        walk_drop(w, logits);
+    hold(w, logits);
     return loss;
 }
 
 /* The kernel writes the gradient over the scores. */
 static int fused_loss(struct walk *w, struct act logits)
 {
-    if (w->r->loss == CLOSED_LOSS_FLOAT && logits.size == 2) {
+    bool copies = w->r->loss == CLOSED_LOSS_UPCAST_FUSED;
+    if ((copies || w->r->loss == CLOSED_LOSS_FLOAT) && logits.size == 2) {
         struct act wide = scores_like(w, logits, 4, "scores in float32", false);
         walk_drop(w, logits);
         logits = wide;
+    }
+    if (copies) {
+        struct act shifted = scores_like(w, logits, logits.size, "shifted copy", false);
+        walk_drop(w, logits);
+        logits = shifted;
     }
     int loss = walk_apply(
         w, (struct tape_op){
@@ -243,12 +255,13 @@ static int loss_of(struct walk *w, struct act logits)
     switch (w->r->loss) {
     case CLOSED_LOSS_FUSED:
     case CLOSED_LOSS_FLOAT:
+    case CLOSED_LOSS_UPCAST_FUSED:
         return fused_loss(w, logits);
     case CLOSED_LOSS_CHUNKED_OUTPUT:
         return parted_loss(w, logits, OUTPUT_PARTS);
     case CLOSED_LOSS_CHUNK128:
         loss = cross_entropy(w, logits);
-        walk_drop(w, logits);
+        hold(w, logits);
         return loss;
     case CLOSED_LOSS_PLAIN:
     case CLOSED_LOSS_SHIFTED:
@@ -300,6 +313,21 @@ static double moment_bytes(const struct walk *w)
     return o->states * (o->bytes > 0 ? o->bytes : (double)w->p->moment);
 }
 
+enum { ENGINE_ELEMENTS = 1000000000 }; /* sub_group_size and stage3_max_live_parameters, as shipped */
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* DeepSpeed makes float32 gradients of this card's share: of all of it, in stage 3 of a group at a
+ * time. */
+static int64_t engine_gradients(const struct walk *w)
+{
+    int64_t share = shard(w, w->n_trainable, 1);
+    return 4 * (w->r->zero >= 3 ? least(share, ENGINE_ELEMENTS) : share);
+}
+
 static void optimizer_step(struct walk *w)
 {
     const struct closed_optim_row *o = closed_optim_at(w->r->optimizer);
@@ -307,6 +335,8 @@ static void optimizer_step(struct walk *w)
     tape_enter(w->t, TAPE_PHASE_STEP, -1);
     if (w->moments_late)
         (void)tape_storage(w->t, w->moments_late, TAPE_MOMENTS);
+    if ((w->r->habits & CLOSED_ENGINE) && w->r->zero > 0 && !w->r->offload_optimizer)
+        tape_flash(w->t, engine_gradients(w), TAPE_STEP);
     if (w->r->offload_optimizer || w->p->master)
         return; /* on the host, or one fused kernel over masters */
     if (w->r->step == CLOSED_STEP_FOREACH && o->copies > 0 && !w->r->update_in_backward)
@@ -315,6 +345,19 @@ static void optimizer_step(struct walk *w)
             TAPE_STEP);
     else if (w->r->step != CLOSED_STEP_FUSED)
         tape_flash(w->t, w->largest * element * o->largest, TAPE_STEP);
+}
+
+/* Buffers that live as long as the run: DDP gathers gradients in buckets that together are as large
+ * as they are; DeepSpeed has two of hidden x hidden elements (Hugging Face's "auto"). */
+static int64_t buckets(const struct walk *w, int64_t trained)
+{
+    const struct closed_run *r = w->r;
+    if (r->inference)
+        return 0;
+    if ((r->habits & CLOSED_ENGINE) && r->zero > 0)
+        return 2 * w->m->hidden * w->m->hidden * w->p->compute;
+    bool ddp = r->cards > 1 && r->zero == 0 && !(r->habits & CLOSED_GRADIENT_BUFFER);
+    return ddp ? trained * w->p->gradient : 0;
 }
 
 /* What is there before the first operator: weights, masters, state. */
@@ -360,9 +403,10 @@ static void resident(struct walk *w, struct closed_estimate *out)
     if (moments && !w->r->first_step)
         (void)tape_storage(w->t, moments, TAPE_MOMENTS);
     w->moments_late = w->r->first_step ? moments : 0;
-    if (w->r->holds_gradients && !w->r->inference)
+    if ((w->r->habits & CLOSED_GRADIENT_BUFFER) && !w->r->inference)
         w->buffer =
             tape_storage(w->t, shard(w, out->trainable * w->p->gradient, 2), TAPE_GRADIENTS);
+    (void)tape_storage(w->t, buckets(w, trained), TAPE_GRADIENTS);
     (void)tape_storage(
         w->t, (w->r->inference ? 1 : 2) * (w->r->sm >= 90 ? 33554432LL : 8519680LL),
         TAPE_WORKSPACE);
@@ -399,7 +443,7 @@ static int64_t trainable(const struct closed_model *m, const struct closed_run *
 static int64_t unit_bytes(const struct closed_model *m, const struct closed_run *r, int compute)
 {
     struct closed_model one = *m, two = *m;
-    if (!(r->zero >= 3 && r->cards > 1) && !r->offload_params)
+    if ((!(r->zero >= 3 && r->cards > 1) && !r->offload_params) || (r->habits & CLOSED_ENGINE))
         return 0;
     one.parameters = two.parameters = 0;
     one.layers = 1;
@@ -409,13 +453,23 @@ static int64_t unit_bytes(const struct closed_model *m, const struct closed_run 
     return llround((double)n * each);
 }
 
+/* Whole weights that stay from the forward pass to the end of the backward pass: FSDP's root unit,
+ * or as many as DeepSpeed's stage 3 lets live. */
+static int64_t whole_bytes(const struct walk *w)
+{
+    const struct closed_model *m = w->m;
+    if ((w->r->habits & CLOSED_ENGINE) && w->r->zero >= 3)
+        return least(closed_model_parameters(m), ENGINE_ELEMENTS) * w->p->compute;
+    return w->unit_bytes ? m->vocab * m->hidden * (m->tied ? 1 : 2) * w->p->compute : 0;
+}
+
 static void run(struct walk *w, struct block *blocks, struct closed_estimate *out)
 {
     const struct closed_model *m = w->m;
     resident(w, out);
     out->start_bytes = tape_live(w->t);
-    int64_t ends = w->unit_bytes ? (m->vocab * m->hidden) * (m->tied ? 1 : 2) * w->p->compute : 0;
-    int root = ends ? tape_storage(w->t, ends, TAPE_GATHERED) : -1;
+    int64_t whole = whole_bytes(w);
+    int root = whole ? tape_storage(w->t, whole, TAPE_GATHERED) : -1;
     tape_enter(w->t, TAPE_PHASE_FORWARD, -1);
     tape_record(w->t, !w->r->inference);
     tape_consume_grads(w->t, w->r->update_in_backward);
