@@ -7,6 +7,7 @@
 #include "plan/graph_estimate.h"
 #include "plan/verify.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,63 @@ static enum status read_name(
     (void)err_set(e, ST_USAGE, "--%s is one of %s, not \"%.60s\"", option, list.data, text);
     str_release(&list);
     return ST_USAGE;
+}
+
+/* "rtx 4090" is "RTX4090-24GB": letters and digits only, in one case. */
+static void plain_name(const char *text, char *out, size_t n)
+{
+    size_t used = 0;
+    for (; *text && used + 1 < n; text++)
+        if (isalnum((unsigned char)*text))
+            out[used++] = (char)toupper((unsigned char)*text);
+    out[used] = 0;
+}
+
+/* "24GB": a card that is sold as that has about 24 GiB, of which the driver leaves 98 in a hundred.
+ */
+static bool sized_card(const char *text, struct closed_card *own)
+{
+    double gb;
+    size_t n = strlen(text);
+    char digits[16];
+    if (n < 3 || n >= sizeof digits ||
+        (strcmp(text + n - 2, "GB") != 0 && strcmp(text + n - 2, "gb") != 0))
+        return false;
+    memcpy(digits, text, n + 1);
+    digits[n - 2] = 0;
+    if (!str_to_f64(digits, &gb) || !(gb >= 1 && gb <= 10000))
+        return false;
+    *own = (struct closed_card){
+        text, (int64_t)(gb * 1e9), (int64_t)(gb * 0.98 * 1024) * (1 << 20), 80};
+    return true;
+}
+
+/* The one card whose name has the option's text in it, or one that is given by its size alone. */
+static enum status card_of(
+    const struct args *a, struct closed_card *own, const struct closed_card **out, struct err *e)
+{
+    const char *text = a->option[OPTION_CARD].text;
+    char asked[64], name[64];
+    int found = -1, n = 0;
+    *out = NULL;
+    if (!text)
+        return ST_OK;
+    if (sized_card(text, own)) {
+        *out = own;
+        return ST_OK;
+    }
+    plain_name(text, asked, sizeof asked);
+    for (int i = 0; asked[0] && closed_card_at(i); i++) {
+        plain_name(closed_card_at(i)->name, name, sizeof name);
+        if (strstr(name, asked)) {
+            found = i;
+            n++;
+        }
+    }
+    if (n != 1)
+        return read_name(a, OPTION_CARD, "card", card_name, &found, e);
+    *out = closed_card_at(found);
+    return ST_OK;
 }
 
 static int64_t number(const struct args *a, enum option_id id, int64_t fallback)
@@ -197,8 +255,8 @@ static enum status targets_of(const struct args *a, unsigned *out, struct err *e
 
 static enum status habits(const struct args *a, struct closed_run *r, struct err *e)
 {
-    static const char *const losses[] = {"plain", "shifted",     "upcast",  "upcast-fused",
-                                         "fused", "float-fused", "chunked", "chunk128",
+    static const char *const losses[] = {"plain",          "shifted",     "upcast",  "upcast-fused",
+                                         "fused",          "float-fused", "chunked", "chunk128",
                                          "chunked-output", NULL};
     static const char *const steps[] = {"single", "foreach", "fused", NULL};
     int framework = 0;
@@ -218,14 +276,13 @@ static enum status habits(const struct args *a, struct closed_run *r, struct err
 }
 
 static enum status
-run_of(const struct args *a, struct closed_run *r, const struct closed_card **card, struct err *e)
+run_of(const struct args *a, struct closed_run *r, const struct closed_card *card, struct err *e)
 {
     static const char *const methods[] = {"full", "lora", "qlora", NULL};
     static const char *const keeps[] = {"none", "blocks", "selective", "gelu", NULL};
     static const char *const attentions[] = {"flash", "sdpa", "plain", NULL};
     static const char *const stages[] = {"0", "1", "2", "3", NULL};
     static const char *const offloads[] = {"none", "optimizer", "params", NULL};
-    int named = -1;
     closed_run_defaults(r);
     TRY(habits(a, r, e));
     r->batch = number(a, OPTION_BATCH, r->batch);
@@ -241,10 +298,8 @@ run_of(const struct args *a, struct closed_run *r, const struct closed_card **ca
     r->context_bytes = context_mib << 20;
     TRY(read_name(a, OPTION_PRECISION, "precision", name_of_precision, &r->precision, e));
     TRY(read_name(a, OPTION_OPTIMIZER, "optimizer", optim_name, &r->optimizer, e));
-    TRY(read_name(a, OPTION_CARD, "card", card_name, &named, e));
-    *card = closed_card_at(named);
-    if (*card)
-        r->sm = (*card)->sm;
+    if (card)
+        r->sm = card->sm;
     TRY(targets_of(a, &r->targets, e));
     TRY(read_real(a, OPTION_LORA_DROPOUT, "lora-dropout", 0, 0.99, &r->lora_dropout, e));
     TRY(read_real(a, OPTION_QUANT_BITS, "quant-bits", 1, 16, &r->quant_bits, e));
@@ -267,9 +322,11 @@ static enum status closed(const struct args *a, json_t **out, struct err *e)
 {
     struct closed_model m;
     struct closed_run r;
-    const struct closed_card *card = NULL;
+    struct closed_card own;
+    const struct closed_card *card;
     TRY(model_of(a, &m, e));
-    TRY(run_of(a, &r, &card, e));
+    TRY(card_of(a, &own, &card, e));
+    TRY(run_of(a, &r, card, e));
     TRY(closed_model_split(&m, number(a, OPTION_TP, 1), e));
     bool founding =
         a->option[OPTION_FORMULA].text && strcmp(a->option[OPTION_FORMULA].text, "founding") == 0;

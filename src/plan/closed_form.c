@@ -18,8 +18,17 @@ static const struct closed_optim_row optims[] = {
 };
 static const struct closed_framework_row frameworks[] = {
 #define FRAMEWORK(id, name, loss, holds, fused, step, adapter, habits, precision, targets, p, a)   \
-    {name,   CLOSED_LOSS_##loss, holds,   fused, CLOSED_STEP_##step, adapter,                      \
-     habits, CLOSED_##precision, targets, p,     a},
+    {name,                                                                                         \
+     CLOSED_LOSS_##loss,                                                                           \
+     holds,                                                                                        \
+     fused,                                                                                        \
+     CLOSED_STEP_##step,                                                                           \
+     adapter,                                                                                      \
+     habits,                                                                                       \
+     CLOSED_##precision,                                                                           \
+     targets,                                                                                      \
+     p,                                                                                            \
+     a},
 #include "plan/frameworks.def"
 #undef FRAMEWORK
 };

@@ -40,6 +40,8 @@ struct closed_model {
  * gpt2, gpt_neox, gptj, opt, bloom, falcon, bert, roberta and others with their fields. Errors name
  * the field. */
 enum status closed_model_read(const char *path, struct closed_model *out, struct err *e) NODISCARD;
+enum status
+closed_model_of(const json_t *config, struct closed_model *out, struct err *e) NODISCARD;
 /* Sets what `family` says (empty: llama). */
 enum status closed_model_family(struct closed_model *m, struct err *e) NODISCARD;
 /* Fills what follows from the rest (kv_heads, head_dim, ffn); refuses what no model can be. */

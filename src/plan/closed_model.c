@@ -126,26 +126,29 @@ static void read_fields(const json_t *c, const struct family *f, struct closed_m
     m->dropout = json_get_f64(c, "hidden_dropout_prob", json_get_f64(c, "resid_pdrop", 0));
 }
 
+enum status closed_model_of(const json_t *c, struct closed_model *out, struct err *e)
+{
+    *out = (struct closed_model){0};
+    const char *type = json_get_str(c, "model_type", "");
+    const struct family *f = family_find(type);
+    if (!json_is_object(c) || !type[0])
+        return err_set(e, ST_INVALID, "it is no config.json: it has no \"model_type\"");
+    if (!f)
+        return unknown_family(type, e);
+    (void)strncpy(out->family, type, sizeof out->family - 1);
+    apply_family(out, f);
+    read_fields(c, f, out);
+    return closed_model_complete(out, e);
+}
+
 enum status closed_model_read(const char *path, struct closed_model *out, struct err *e)
 {
     json_t *c = NULL;
     *out = (struct closed_model){0};
     TRY(json_read_file(path, CONFIG_BYTES_MAX, &c, e));
-    const char *type = json_get_str(c, "model_type", "");
-    const struct family *f = family_find(type);
-    enum status st = ST_OK;
-    if (!json_is_object(c) || !type[0]) {
-        st = err_set(e, ST_INVALID, "\"%s\" is no config.json: it has no \"model_type\"", path);
-    } else if (!f) {
-        st = unknown_family(type, e);
-    } else {
-        (void)strncpy(out->family, type, sizeof out->family - 1);
-        apply_family(out, f);
-        read_fields(c, f, out);
-        st = closed_model_complete(out, e);
-        if (st != ST_OK)
-            err_prefix(e, "%s", path);
-    }
+    enum status st = closed_model_of(c, out, e);
+    if (st != ST_OK)
+        err_prefix(e, "%s", path);
     json_decref(c);
     return st;
 }

@@ -1,6 +1,8 @@
 /* closed_report.c - from an estimate to a document, and from the document to text. */
 #include "plan/closed_report.h"
 
+#include "plan/closed_advice.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -221,15 +223,16 @@ static void founding_json(
     json_put(d, "cards", cards);
 }
 
-static const char *const usual[] = {"RTX4090-24GB", "A100-40GB", "L40S-48GB",
-                                    "A100-80GB",    "H100-80GB", "H200-141GB"};
+static const char *const usual[] = {"RTX3060-12GB", "RTX4090-24GB", "A100-40GB", "L40S-48GB",
+                                    "A100-80GB",    "H100-80GB",    "H200-141GB"};
+enum { USUAL_COUNT = sizeof usual / sizeof *usual };
 
-static bool is_usual(const char *name)
+static const struct closed_card *usual_card(int i)
 {
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
-        if (strcmp(usual[i], name) == 0)
-            return true;
-    return false;
+    int k = 0;
+    while (strcmp(closed_card_at(k)->name, usual[i]) != 0)
+        k++;
+    return closed_card_at(k);
 }
 
 static enum status fits_json(
@@ -238,12 +241,9 @@ static enum status fits_json(
 {
     json_t *list = json_array();
     json_put(d, "fits", list);
-    const struct closed_card *card;
-    for (int i = 0; (card = closed_card_at(i)); i++) {
+    for (int i = 0; i < (only ? 1 : USUAL_COUNT); i++) {
         struct closed_fit f;
-        if (only ? card != only : !is_usual(card->name))
-            continue;
-        TRY(closed_fit_make(m, r, card, &f, e));
+        TRY(closed_fit_make(m, r, only ? only : usual_card(i), &f, e));
         (void)json_array_append_new(list, fit_json(&f));
     }
     return ST_OK;
@@ -277,6 +277,47 @@ static enum status walk_json(
     return fits_json(m, r, card, d, e);
 }
 
+/* The run as it was understood: what no option said is here too. */
+static json_t *run_json(const struct closed_run *r)
+{
+    static const char *const methods[] = {"full", "lora", "qlora"};
+    static const char *const keeps[] = {"none", "blocks", "selective", "gelu"};
+    static const char *const attentions[] = {"flash", "sdpa", "plain"};
+    json_t *o = json_object();
+    json_put_str(o, "framework", closed_framework_at(r->framework)->name);
+    json_put_str(o, "method", methods[r->method]);
+    if (r->method != CLOSED_FULL)
+        json_put_i64(o, "rank", r->rank);
+    json_put_str(o, "checkpointing", keeps[r->checkpointing]);
+    json_put_str(o, "attention", attentions[r->attention]);
+    json_put_i64(o, "zero", r->zero);
+    json_put_bool(o, "inference", r->inference);
+    return o;
+}
+
+static enum status advice_json(
+    const struct closed_model *m, const struct closed_run *r, const struct closed_card *card,
+    json_t *d, struct err *e)
+{
+    struct closed_lever levers[CLOSED_LEVERS_MAX];
+    int n;
+    int64_t limit = card ? card->usable_bytes : 0;
+    TRY(closed_advise(m, r, limit, levers, &n, e));
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *o = json_object();
+        json_put_str(o, "change", levers[i].option);
+        json_put_str(o, "about", levers[i].about);
+        put_size(o, "alone", levers[i].alone_bytes);
+        put_size(o, "with_above", levers[i].bytes);
+        if (card)
+            json_put_i64(o, "free_bytes", limit - levers[i].bytes);
+        (void)json_array_append_new(list, o);
+    }
+    json_put(d, "advice", list);
+    return ST_OK;
+}
+
 enum status closed_report(
     const struct closed_model *m, const struct closed_run *r, bool founding,
     const struct closed_card *card, json_t **out, struct err *e)
@@ -298,6 +339,9 @@ enum status closed_report(
         founding_json(m, r, card, d);
     else
         st = walk_json(m, r, card, d, e);
+    json_put(d, "run", run_json(r));
+    if (st == ST_OK && !founding)
+        st = advice_json(m, r, card, d, e);
     if (st == ST_OK)
         *out = d;
     else
@@ -321,7 +365,7 @@ static void lines_text(const json_t *peak, struct str *out)
     const json_t *by = json_object_get(peak, "by_line");
     for (int k = 0; k < TAPE_KIND_COUNT; k++) {
         int64_t bytes = json_get_i64(by, tape_kind_name((enum tape_kind)k), 0);
-        if (bytes)
+        if (bytes >= 1 << 20)
             str_printf(
                 out, "    %-32s %10.3f GiB  %10.3f GB\n", tape_kind_name((enum tape_kind)k),
                 (double)bytes / GIB, (double)bytes / GB);
@@ -393,7 +437,8 @@ static void configurations_text(const json_t *d, struct str *out)
     json_t *c;
     size_t i;
     str_add(
-        out, "\nbytes a trained parameter   weight  gradient  master  state   sum   all of them\n");
+        out, "\nbytes a trained parameter   weight  gradient  master  state   sum   if all are "
+             "trained\n");
     json_array_foreach(json_object_get(d, "configurations"), i, c)
     {
         const json_t *all = json_object_get(c, "all");
@@ -404,6 +449,91 @@ static void configurations_text(const json_t *d, struct str *out)
             json_get_f64(c, "state", 0), json_get_f64(c, "bytes_per_parameter", 0),
             json_get_f64(all, "gib", 0), json_get_f64(all, "gb", 0));
     }
+}
+
+static void size_text(int64_t bytes, struct str *out)
+{
+    str_printf(out, "%.2f GiB (%.2f GB)", (double)bytes / GIB, (double)bytes / GB);
+}
+
+static int64_t size_of(const json_t *d, const char *key)
+{
+    return json_get_i64(json_object_get(d, key), "bytes", 0);
+}
+
+static void assumed_text(const json_t *d, struct str *out)
+{
+    const json_t *r = json_object_get(d, "run");
+    if (json_get_bool(r, "inference", false))
+        str_add(out, "assumed: a forward pass only");
+    else
+        str_printf(
+            out, "assumed: %s training as %s does it, checkpointing %s",
+            json_get_str(r, "method", ""), json_get_str(r, "framework", ""),
+            json_get_str(r, "checkpointing", ""));
+    str_printf(out, ", %s attention", json_get_str(r, "attention", ""));
+    if (json_object_get(r, "rank"))
+        str_printf(
+            out, "; rank %lld, %.4g million trained", (long long)json_get_i64(r, "rank", 0),
+            (double)json_get_i64(d, "trainable", 0) / 1e6);
+    int64_t n = json_get_i64(d, "n_cards", 1), zero = json_get_i64(r, "zero", 0);
+    if (n > 1 && zero)
+        str_printf(out, "; ZeRO-%lld over %lld cards", (long long)zero, (long long)n);
+    else if (n > 1)
+        str_printf(out, "; ddp over %lld cards", (long long)n);
+    str_add(out, "\n\n");
+}
+
+/* Does it fit: one sentence a card that was asked about. */
+static void verdict_text(const json_t *d, struct str *out)
+{
+    json_t *f;
+    size_t i;
+    const json_t *peak = json_object_get(d, "peak");
+    str_add(out, "needs ");
+    size_text(size_of(d, "per_card"), out);
+    str_printf(
+        out, " on %s; fullest in the %s\n",
+        json_get_i64(d, "n_cards", 1) > 1 ? "each card" : "one card",
+        json_get_str(peak, "phase", ""));
+    json_array_foreach(json_object_get(d, "fits"), i, f)
+    {
+        int64_t left = json_get_i64(f, "free_bytes", 0);
+        str_printf(
+            out, "  %-18s %-13s", json_get_str(f, "card", ""), left >= 0 ? "fits" : "does not fit");
+        str_add(out, " has ");
+        size_text(size_of(f, "usable"), out);
+        str_add(out, left >= 0 ? ", free " : ", short of ");
+        size_text(left >= 0 ? left : -left, out);
+        str_add(out, "\n");
+    }
+}
+
+static void advice_text(const json_t *d, struct str *out)
+{
+    json_t *x;
+    size_t i;
+    const json_t *list = json_object_get(d, "advice");
+    const json_t *cards = json_object_get(d, "fits");
+    bool one = json_array_size(cards) == 1, fits = false;
+    bool fits_smallest = json_get_bool(json_array_get(cards, 0), "fits", false);
+    if (json_array_size(list) == 0 || fits_smallest)
+        return;
+    str_printf(
+        out, "\n%s (mildest first; each with those above it)\n",
+        one ? "what would make it fit" : "what would lower it");
+    json_array_foreach(list, i, x)
+    {
+        int64_t bytes = size_of(x, "with_above"), left = json_get_i64(x, "free_bytes", -1);
+        fits = one && left >= 0;
+        str_printf(
+            out, "  %-24s %8.2f GiB %8.2f GB%s  (alone %.2f GiB)  %s\n",
+            json_get_str(x, "change", ""), (double)bytes / GIB, (double)bytes / GB,
+            fits ? "  fits" : "      ", (double)size_of(x, "alone") / GIB,
+            json_get_str(x, "about", ""));
+    }
+    if (one && !fits)
+        str_add(out, "  none of these makes it fit: a smaller model, or more cards (below)\n");
 }
 
 void closed_report_text(const json_t *d, struct str *out)
@@ -421,17 +551,20 @@ void closed_report_text(const json_t *d, struct str *out)
         configurations_text(d, out);
         return;
     }
+    assumed_text(d, out);
+    verdict_text(d, out);
+    advice_text(d, out);
     str_printf(
-        out, "at the peak, a card: in the %s, at \"%s\"\n", json_get_str(peak, "phase", ""),
-        json_get_str(peak, "operator", ""));
+        out, "\nthe fullest moment of a card: in the %s, at \"%s\"\n",
+        json_get_str(peak, "phase", ""), json_get_str(peak, "operator", ""));
     lines_text(peak, out);
     size_line(d, "allocated", "allocated by PyTorch", out);
     size_line(d, "context", "context (outside its counter)", out);
     size_line(d, "per_card", "a card", out);
-    str_printf(out, "  %lld card(s)", (long long)json_get_i64(d, "n_cards", 1));
-    size_line(d, "total", "", out);
+    if (json_get_i64(d, "n_cards", 1) > 1)
+        size_line(d, "total", "all cards", out);
     size_line(d, "host", "on the host, a card", out);
     phases_text(d, out);
-    configurations_text(d, out);
     fits_text(d, out);
+    configurations_text(d, out);
 }

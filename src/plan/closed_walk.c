@@ -313,7 +313,9 @@ static double moment_bytes(const struct walk *w)
     return o->states * (o->bytes > 0 ? o->bytes : (double)w->p->moment);
 }
 
-enum { ENGINE_ELEMENTS = 1000000000 }; /* sub_group_size and stage3_max_live_parameters, as shipped */
+enum {
+    ENGINE_ELEMENTS = 1000000000
+}; /* sub_group_size and stage3_max_live_parameters, as shipped */
 
 static int64_t least(int64_t a, int64_t b)
 {
