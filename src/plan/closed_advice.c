@@ -160,6 +160,9 @@ enum status closed_advise(
             TRY(fitting_batch(m, r, limit_bytes, &with.batch, e));
             (void)snprintf(x.option, sizeof x.option, "--batch %lld", (long long)with.batch);
         }
+        struct err too_large = {0};
+        if (closed_run_check(m, &with, &too_large) != ST_OK)
+            continue;
         TRY(need_of(m, &with, &x.bytes, e));
         bool fits = x.bytes <= limit_bytes;
         if (x.bytes >= now || (!fits && x.bytes > now - now / 100))

@@ -5,15 +5,49 @@ import statistics
 
 import estimate_table
 import harness
+import test_levers as levers
 
 
 # ids: E5
 def test_measured_public_runs(snug):
-    """The median error over all public rows is under 8%."""
+    """The median error is under 8% over all public rows, and over those that were added after the habits were set."""
     rows = estimate_table.compare(snug.program)
-    assert len(rows) >= 50
-    median = statistics.median(abs(r[5]) for r in rows)
-    assert median < 0.08, median
+    later = [r for r in rows if r[0].startswith(estimate_table.LATER)]
+    assert len(rows) >= 80 and len(later) >= 25
+    for some in (rows, later):
+        median = statistics.median(abs(r[5]) for r in some)
+        assert median < 0.08, median
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False}
+
+
+# ids: E5, T8
+def test_does_it_fit_and_what_would_make_it(snug):
+    """Each piece of advice, typed in, gives the figure that it was promised with; the last one fits."""
+    config = snug.write("config.json", json.dumps(LLAMA))
+    line = ["estimate", "--hf", config, "--framework", "hf", "--method", "lora", "--batch", 4, "--card", "rtx 4090"]
+    d = snug.json(*line).doc
+    fit, advice = d["fits"][0], d["advice"]
+    assert fit["card"] == "RTX4090-24GB" and not fit["fits"] and len(advice) >= 2
+    typed = []
+    for step in advice:
+        words = step["change"].split()
+        typed += words
+        now = snug.json(*line, *typed).doc
+        assert now["per_card"]["bytes"] == step["with_above"]["bytes"], (typed, step)
+        alone = snug.json(*line, *words).doc
+        assert alone["per_card"]["bytes"] == step["alone"]["bytes"], (words, step)
+        assert now["fits"][0]["fits"] == (step["free_bytes"] >= 0) == (step is advice[-1])
+    text = snug(*line).out
+    for word in ("does not fit", "short of", "what would make it fit", "assumed: lora", "fullest in the"):
+        assert word in text, (word, text)
+    text = snug(*line, *typed).out
+    assert "RTX4090-24GB       fits" in text and "what would" not in text
+    for card, words in (("24GB", "24GB"), ("A100-80GB", "A100-80GB"), ("l40s", "L40S-48GB")):
+        assert snug.json("estimate", "--hf", config, "--card", card).doc["fits"][0]["card"] == words
+    assert snug.json("estimate", "--hf", config, "--card", "a100").rc != 0
 
 
 # ids: E5, E9
@@ -136,6 +170,28 @@ def test_static_estimate_against_the_measured_peak(snug):
         d = snug.json("estimate", snug.example("resnet18-cifar"), "--set", "DataLoader.batch_size=768", *sets).doc
         ratio = d["static"]["bytes"] / d["plan"]["peak_bytes"]
         assert d["plan"]["peak_bytes"] > GIB and 1.2 <= ratio <= 1.8, ratio
+
+
+# ids: E4
+def test_static_estimate_against_a_run(snug):
+    """The same against what runs measured; above 1 GiB with SNUG_SOAK=1."""
+    harness.need_fashion()
+    path = snug.write("g.json", json.dumps(harness.training_graph(train__max_steps=2)))
+    for sets in ((), ("--set", "DataLoader.batch_size=512"), ("--set", "TrainingLoop.precision=bf16")):
+        static = snug.json("estimate", path, *sets).doc["static"]["bytes"]
+        over = static - snug.json("run", path, *sets).doc["peak_bytes_measured"]
+        assert 0 < over <= OVER_MOST * GIB, (sets, over)
+
+
+def test_soak_static_estimate_against_a_run(snug):
+    """GPT-2 124M at both lengths: 1.2 to 1.8 times what the run measured."""
+    if not os.environ.get("SNUG_SOAK"):
+        raise harness.Skip("SNUG_SOAK=1 runs it")
+    for seq in (64, 1024):
+        trainer = levers.Trainer(snug, levers.GPT2, seq, 4, updates=1)
+        static = snug.json("estimate", trainer.graph(None)).doc["static"]["bytes"]
+        measured = trainer([])[0]["peak_bytes_measured"]
+        assert measured > GIB and 1.2 <= static / measured <= 1.8, (seq, static, measured)
 
 
 # ids: E6
