@@ -49,7 +49,9 @@ struct hf_save_options {
     bool retype; /* all weights in `dtype`; else each as it was in the file */
     enum dtype dtype;
     int64_t shard_bytes;
-    const void *(*data)(int var, enum dtype *type, void *ctx); /* the variable's values */
+    /* The variable's values and their type; NULL: `make` gives them when they are written. */
+    const void *(*data)(int var, enum dtype *type, void *ctx);
+    const void *(*make)(int var, void *ctx); /* valid until the next call; may be NULL */
     void *ctx;
 };
 enum status hf_save(

@@ -45,6 +45,9 @@ static void list_make(
             .type = o->retype ? o->dtype : t->entry->type,
             .rank = shape.rank,
             .data = data,
+            .make = o->make,
+            .id = t->var,
+            .ctx = o->ctx,
             .converted = true,
             .held = held};
         memcpy(x->shape, shape.dim, sizeof *shape.dim * (size_t)shape.rank);

@@ -40,10 +40,15 @@ enum pt_dict_class { PT_DICT_PLAIN, PT_DICT_ORDERED, PT_DICT_COUNTER };
 struct pt_storage {
     size_t size_bytes;
     const void *data; /* in memory; NULL while it is only in the file */
-    const char *key;  /* name in the file; the writer gives its own */
-    int64_t entry;    /* index in the zip file, -1 if none */
-    bool verified;    /* its checksum has been compared */
-    size_t number;    /* scratch of the writer */
+    /* For writing, where data is NULL: gives the bytes when their turn has come, valid until the
+     * next call; NULL: there is no memory for them. */
+    const void *(*make)(int id, void *ctx);
+    int id;
+    void *ctx;
+    const char *key; /* name in the file; the writer gives its own */
+    int64_t entry;   /* index in the zip file, -1 if none */
+    bool verified;   /* its checksum has been compared */
+    size_t number;   /* scratch of the writer */
 };
 
 struct pt_tensor {

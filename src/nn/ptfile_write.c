@@ -79,11 +79,74 @@ static enum status zip_fail(zip_error_t *z, const char *path, struct err *e)
     return err_set(e, ST_IO, "could not write \"%s\": %s", path, zip_error_strerror(z));
 }
 
-/* Adds an entry over memory that stays until the archive is closed. */
-static enum status
-add_entry(zip_t *zip, const char *name, const void *data, size_t n, const char *path, struct err *e)
+/* A storage whose bytes are made when libzip comes to read them. */
+struct made {
+    const struct pt_storage *storage;
+    const char *data;
+    size_t at;
+    zip_error_t error;
+};
+
+static zip_int64_t made_read(struct made *m, void *data, zip_uint64_t n)
 {
-    zip_source_t *source = zip_source_buffer(zip, n > 0 ? data : "", n, 0);
+    size_t left = m->storage->size_bytes - m->at, some = n < left ? (size_t)n : left;
+    memcpy(data, m->data + m->at, some);
+    m->at += some;
+    return (zip_int64_t)some;
+}
+
+static zip_int64_t made_stat(const struct made *m, void *data)
+{
+    zip_stat_t *st = data;
+    zip_stat_init(st);
+    st->valid = ZIP_STAT_SIZE;
+    st->size = m->storage->size_bytes;
+    return sizeof *st;
+}
+
+static zip_int64_t made_call(void *ctx, void *data, zip_uint64_t n, zip_source_cmd_t command)
+{
+    struct made *m = ctx;
+    if (command == ZIP_SOURCE_SUPPORTS)
+        return zip_source_make_command_bitmap(
+            ZIP_SOURCE_OPEN, ZIP_SOURCE_READ, ZIP_SOURCE_CLOSE, ZIP_SOURCE_STAT, ZIP_SOURCE_ERROR,
+            ZIP_SOURCE_FREE, -1);
+    if (command == ZIP_SOURCE_OPEN) {
+        m->data = m->storage->make(m->storage->id, m->storage->ctx);
+        m->at = 0;
+        if (m->data)
+            return 0;
+        zip_error_set(&m->error, ZIP_ER_MEMORY, 0);
+        return -1;
+    }
+    if (command == ZIP_SOURCE_READ)
+        return made_read(m, data, n);
+    if (command == ZIP_SOURCE_STAT)
+        return made_stat(m, data);
+    if (command == ZIP_SOURCE_ERROR)
+        return zip_error_to_data(&m->error, data, n);
+    if (command == ZIP_SOURCE_FREE) {
+        zip_error_fini(&m->error);
+        mem_free(m);
+    }
+    return 0;
+}
+
+static zip_source_t *source_of(zip_t *zip, const struct pt_storage *s)
+{
+    if (!s->make || s->data)
+        return zip_source_buffer(zip, s->size_bytes > 0 ? s->data : "", s->size_bytes, 0);
+    struct made *m = mem_alloc(sizeof *m);
+    m->storage = s;
+    zip_error_init(&m->error);
+    return zip_source_function(zip, made_call, m);
+}
+
+/* Adds an entry over memory that stays until the archive is closed, or that is made then. */
+static enum status
+add_entry(zip_t *zip, const char *name, const struct pt_storage *s, const char *path, struct err *e)
+{
+    zip_source_t *source = source_of(zip, s);
     zip_int64_t i = source ? zip_file_add(zip, name, source, ZIP_FL_ENC_UTF_8) : -1;
     if (i < 0) {
         zip_source_free(source);
@@ -96,21 +159,28 @@ add_entry(zip_t *zip, const char *name, const void *data, size_t n, const char *
     return ST_OK;
 }
 
+static enum status
+add_bytes(zip_t *zip, const char *name, const void *data, size_t n, const char *path, struct err *e)
+{
+    struct pt_storage s = {.data = data, .size_bytes = n};
+    return add_entry(zip, name, &s, path, e);
+}
+
 static enum status add_entries(
     zip_t *zip, const struct str *pickle, const struct storage_list *list, const char *path,
     struct err *e)
 {
-    TRY(add_entry(zip, "archive/data.pkl", pickle->data, pickle->n, path, e));
-    TRY(add_entry(zip, "archive/byteorder", "little", 6, path, e));
+    TRY(add_bytes(zip, "archive/data.pkl", pickle->data, pickle->n, path, e));
+    TRY(add_bytes(zip, "archive/byteorder", "little", 6, path, e));
     for (size_t i = 0; i < list->all.n; i++) {
         const struct pt_storage *s = list->all.data[i];
         char name[64];
-        if (!s->data && s->size_bytes > 0)
+        if (!s->data && !s->make && s->size_bytes > 0)
             return err_set(e, ST_INTERNAL, "a storage of \"%s\" is not in memory", path);
         (void)snprintf(name, sizeof name, "archive/data/%zu", i);
-        TRY(add_entry(zip, name, s->data, s->size_bytes, path, e));
+        TRY(add_entry(zip, name, s, path, e));
     }
-    return add_entry(zip, "archive/version", "3\n", 2, path, e);
+    return add_bytes(zip, "archive/version", "3\n", 2, path, e);
 }
 
 /* Writes the archive to `out`; libzip has let go of everything when this returns. */

@@ -245,12 +245,17 @@ static bool write_tensor(FILE *out, const struct safetensor *t)
     size_t size = (size_t)dtype_size(t->type), step = sizeof part / size;
     if (t->size_bytes == 0)
         return true;
+    const char *data = t->data || !t->make ? t->data : t->make(t->id, t->ctx);
+    if (!data) {
+        errno = ENOMEM;
+        return false;
+    }
     if (!t->converted || t->held == t->type)
-        return fwrite(t->data, 1, t->size_bytes, out) == t->size_bytes;
+        return fwrite(data, 1, t->size_bytes, out) == t->size_bytes;
     size_t n = t->size_bytes / size, held = (size_t)dtype_size(t->held);
     for (size_t i = 0; i < n; i += step) {
         size_t m = n - i < step ? n - i : step;
-        dtype_convert(t->type, part, t->held, (const char *)t->data + i * held, m);
+        dtype_convert(t->type, part, t->held, data + i * held, m);
         if (fwrite(part, size, m, out) != m)
             return false;
     }

@@ -29,8 +29,12 @@ struct safetensor {
     int64_t shape[SAFETENSORS_RANK_MAX];
     size_t size_bytes;
     uint64_t begin;   /* from the end of the header */
-    const void *data; /* for writing */
-    bool converted;   /* for writing: data has type `held`, and is rounded to `type` on the way */
+    const void *data; /* for writing; NULL: make gives it when its turn has come */
+    /* The bytes, valid until the next call; NULL: there is no memory for them. */
+    const void *(*make)(int id, void *ctx);
+    int id;
+    void *ctx;
+    bool converted; /* for writing: data has type `held`, and is rounded to `type` on the way */
     enum dtype held;
 };
 struct safetensors_meta {

@@ -55,7 +55,7 @@ ensure_home(struct run *r, const struct graph_node *n, struct flow_model *m, str
 /* Values of a model's weights as they are saved: exact, and with `merge` in one with adapters. */
 struct saving {
     struct flow_model *m;
-    struct arena merged;
+    float *merged; /* one weight at a time, made when it is written */
 };
 
 static const void *home_values(int var, enum dtype *type, void *ctx)
@@ -66,18 +66,40 @@ static const void *home_values(int var, enum dtype *type, void *ctx)
     return exec_var(m->home, exact);
 }
 
+static bool is_merged(const struct model *m, int var)
+{
+    return model_adapter_of(m, var) || model_quant_of(m, var);
+}
+
+/* NULL where the weight has to be made: make_merged. */
 static const void *saved_values(int var, enum dtype *type, void *ctx)
 {
     struct saving *s = ctx;
-    const struct model *m = s->m->model;
-    if (!model_adapter_of(m, var) && !model_quant_of(m, var))
+    if (!is_merged(s->m->model, var))
         return home_values(var, type, s->m);
-    struct model_values values = {home_values, s->m};
-    struct shape shape = model_var_shape(m, var);
-    float *out = ARENA_ARRAY(&s->merged, float, shape_count(&shape));
-    model_merged(m, var, &values, out);
     *type = DT_F32;
-    return out;
+    return NULL;
+}
+
+static const void *make_merged(int var, void *ctx)
+{
+    struct saving *s = ctx;
+    struct model_values values = {home_values, s->m};
+    model_merged(s->m->model, var, &values, s->merged);
+    return s->merged;
+}
+
+/* Bytes of the largest weight that is made while it is written. */
+static int64_t merged_bytes(const struct model *m)
+{
+    int64_t most = 0;
+    for (int i = 0; i < model_state_count(m); i++) {
+        int var = model_state_var(m, i);
+        struct shape shape = model_var_shape(m, var);
+        int64_t bytes = is_merged(m, var) ? shape_count(&shape) * (int64_t)sizeof(float) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 static enum status write_pt(struct saving *s, const char *path, struct err *e)
@@ -92,10 +114,13 @@ static enum status write_pt(struct saving *s, const char *path, struct err *e)
         enum dtype type = DT_F32;
         if (!model_var_in_files(m->model, var))
             continue;
-        void *data = (void *)(uintptr_t)saved_values(var, &type, s);
-        pt_put(
-            &a, root, m->vars.list.data[var].name,
-            pt_tensor_of(&a, type, shape.dim, shape.rank, data));
+        struct pt_value *t =
+            pt_tensor_of(&a, type, shape.dim, shape.rank, saved_values(var, &type, s));
+        struct pt_storage *storage = t->tensor->storage;
+        storage->make = make_merged;
+        storage->id = var;
+        storage->ctx = s;
+        pt_put(&a, root, m->vars.list.data[var].name, t);
     }
     weights_put_aliases(&a, root, m->model, &m->vars);
     enum status st = ptfile_write(path, root, e);
@@ -116,7 +141,13 @@ static enum status write_safetensors(struct saving *s, const char *path, struct 
             continue;
         const void *data = saved_values(var, &type, s);
         list[n] = (struct safetensor){
-            .name = m->vars.list.data[var].name, .type = type, .rank = shape.rank, .data = data};
+            .name = m->vars.list.data[var].name,
+            .type = type,
+            .rank = shape.rank,
+            .data = data,
+            .make = make_merged,
+            .id = var,
+            .ctx = s};
         memcpy(list[n++].shape, shape.dim, sizeof *shape.dim * (size_t)shape.rank);
     }
     struct safetensors_meta meta = {"format", "pt"};
@@ -132,7 +163,11 @@ static enum status folder_options(
     struct flow_model *m = s->m;
     const char *size = graph_param_str(n, "max_shard_size");
     *o = (struct hf_save_options){
-        .retype = m->retype, .dtype = m->dtype, .data = saved_values, .ctx = s};
+        .retype = m->retype,
+        .dtype = m->dtype,
+        .data = saved_values,
+        .make = make_merged,
+        .ctx = s};
     if (!m->origin) {
         (void)err_set(
             e, ST_INVALID,
@@ -219,11 +254,20 @@ enum status node_model_saver(struct run *r, size_t node, struct err *e)
     flow_set(
         r, node, "path", (struct flow){.kind = FLOW_STRING, .string = graph_param_str(n, "path")});
     TRY(ensure_home(r, n, in.model, e));
-    if (r->planning)
+    int64_t bytes =
+        str_eq(graph_param_str(n, "format"), "peft") ? 0 : merged_bytes(in.model->model);
+    if (r->planning) {
+        if (bytes > r->merge_bytes) {
+            r->merge_bytes = bytes;
+            r->merge_node = n->id;
+        }
         return ST_OK;
-    arena_init(&s.merged);
+    }
+    s.merged = bytes ? mem_try_alloc((size_t)bytes) : NULL;
+    if (bytes && !s.merged)
+        return err_set(e, ST_OOM, "no %lld bytes to merge a weight in", (long long)bytes);
     enum status st = save_as(r, n, &s, e);
-    arena_release(&s.merged);
+    mem_free(s.merged);
     return st;
 }
 

@@ -176,6 +176,8 @@ static void count_host(struct run *r)
     for (size_t i = 0; i < r->loaders.n; i++)
         host_row(
             r, r->loaders.data[i]->node_id, "loader buffers", r->loaders.data[i]->plan.host_bytes);
+    if (r->merge_bytes)
+        host_row(r, r->merge_node, "one merged weight at a time", r->merge_bytes);
 }
 
 /* Also of a graph that cannot be planned whole: an estimate starts from them. */

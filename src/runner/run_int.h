@@ -178,7 +178,9 @@ struct run {
     json_t *results; /* by node id: what nodes have to show */
     json_t *metrics; /* of the last training loop */
     json_t *warnings;
-    json_t *profile; /* of each training loop; NULL: not asked for */
+    json_t *profile;     /* of each training loop; NULL: not asked for */
+    int64_t merge_bytes; /* host: the largest weight that a saver merges; 0: none does */
+    const char *merge_node;
     int64_t peak_measured_bytes, rss_baseline_bytes, started_ns;
     bool resume_done;
     char resumed_from[1400];
