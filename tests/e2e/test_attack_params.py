@@ -7,6 +7,7 @@ import resource
 
 import attack
 import harness
+import nets
 
 SOAK = os.environ.get("SNUG_SOAK") == "1"
 SEED = int(os.environ.get("SNUG_TEST_SEED", "1"))
@@ -70,11 +71,62 @@ def limit():
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 
 
+def text_everything(ports_of):
+    """A graph with every node type of language models and texts, and layers on the canvas."""
+    add = attack.add
+    small = {"vocab_size": 300, "d_model": 64, "n_layers": 1, "n_heads": 2, "d_ff": 64, "max_seq_len": 32}
+    graph = nets.text_graph(small, validate=True, path="lm.pt", train__max_steps=1)
+    graph = nets.through_adapter(graph, {"rank": 2})
+    saver = next(n for n in graph["nodes"] if n["id"] == "save")["data"]["params"]
+    saver.update(format="pytorch", merge=True)
+    add(graph, "corpus2", "TextCorpusDataset", {"source": "local_file", "local_file": "train.txt"})
+    add(graph, "mix", "DataMixDataset", {}, ("corpus2", "dataset", "mix", "corpus_1"), ("corpus3", "dataset", "mix", "corpus_2"))
+    add(graph, "corpus3", "TextCorpusDataset", {"source": "local_file", "local_file": "train.txt"})
+    add(graph, "mixed", "LMTokenizedDataset", {"seq_len": 16}, ("mix", "dataset", "mixed", "dataset"),
+        ("tokenizer", "tokenizer", "mixed", "tokenizer"))
+    add(graph, "look", "PerplexityEvaluate", {"max_batches": 1}, ("train", "model", "look", "model"),
+        ("mixed", "dataset", "look", "dataset"))
+    add(graph, "say", "TextGenerate", {"max_new_tokens": 3, "prompt": "some"}, ("train", "model", "say", "model"),
+        ("tokenizer", "tokenizer", "say", "tokenizer"))
+    add(graph, "peft", "ModelSaver", {"path": "peft", "format": "peft"}, ("train", "model", "peft", "model"))
+    add(graph, "x", "TensorInput", {"shape": "2,4,8", "dtype": "float32", "value_mode": "random"})
+    for i, (kind, params) in enumerate((
+            ("LSTM", {"input_size": 8, "hidden_size": 8}), ("GRU", {"input_size": 8, "hidden_size": 8}),
+            ("TransformerEncoder", {"d_model": 8, "nhead": 2, "num_layers": 1, "dim_feedforward": 8}),
+            ("PositionalEncoding", {"d_model": 8}), ("MoELayer", {"hidden_dim": 8, "expert_hidden_dim": 8}),
+            ("LayerNorm", {"normalized_shape": "8"}), ("Linear", {"in_features": 8, "out_features": 8}),
+            ("Softmax", {}), ("Permute", {"dims": "0,2,1"}), ("Reshape", {"shape": "2,32"}), ("Unsqueeze", {}), ("Squeeze", {}),
+            ("Mean", {}), ("ScalarMultiply", {}), ("Argmax", {}), ("Flatten", {}), ("Dropout", {}), ("Split", {}))):
+        ports = ports_of(kind)
+        add(graph, "n%d" % i, kind, params, ("x", "tensor", "n%d" % i, ports[0]))
+        add(graph, "p%d" % i, "Print", {}, ("n%d" % i, ports[1], "p%d" % i, "value"))
+    graph["edges"] = [e for e in graph["edges"] if e.get("type") != "trigger"]
+    for n in graph["nodes"]:
+        if n["id"] not in {e["target"] for e in graph["edges"]} and n["type"] != "Start":
+            graph["edges"].append({"id": "go-" + n["id"], "source": "start", "sourceHandle": "trigger", "target": n["id"],
+                                   "targetHandle": "", "type": "trigger"})
+    return graph
+
+
+def test_senseless_parameters_of_language_models(snug):
+    nets.tokenizer_file(snug)
+    nets.tokens_file(snug)
+
+    def ports(kind):
+        node = node_of(snug, kind)
+        return node["inputs"][0]["name"], node["outputs"][0]["name"]
+
+    attack_all(snug, text_everything(ports))
+
+
 def test_senseless_parameters(snug):
-    cases = attack.Cases(snug)
     attack.fashion(snug, 40)
     attack.fashion(snug, 24, split="test")
-    graph = everything(snug)
+    attack_all(snug, everything(snug))
+
+
+def attack_all(snug, graph):
+    cases = attack.Cases(snug)
     guard = {} if b"__asan_init" in attack.get(snug.program) else {"preexec_fn": limit}
     first = cases.call("as it is", "run", snug.write("graph.json", graph), **guard)
     assert first and first.rc == 0, first or cases.wrong
@@ -84,7 +136,7 @@ def test_senseless_parameters(snug):
     for node in graph["nodes"]:
         for param in params_of(kinds[node["type"]]):
             name, kind = param["name"], param["param_type"].lower()
-            kind = {"model_file": "string", "tensor_grid": "string"}.get(kind, kind)
+            kind = {"model_file": "string", "tensor_grid": "string", "data_file": "string"}.get(kind, kind)
             if node["type"] == "SequentialModel":
                 continue
             params = node["data"]["params"]
@@ -102,6 +154,11 @@ def test_senseless_parameters(snug):
             else:
                 params[name] = kept
     cases.end()
+
+
+def node_of(snug, kind):
+    doc = snug.json("nodes", kind).doc
+    return (doc.get("nodes") or [doc.get("node") or doc])[0]
 
 
 def params_of(doc):
