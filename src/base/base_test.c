@@ -67,6 +67,19 @@ TEST(whole_files, "a file appears whole or not at all")
     CHECK(file_write("/proc/none/x", "a", 1, &e) != ST_OK && strstr(e.text, "/proc/none/x"));
 }
 
+TEST(special_files, "a device is written, and not replaced by a file")
+{
+    struct err e;
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/null", test_dir());
+    CHECK(symlink("/dev/null", path) == 0);
+    CHECK_OK(file_write(path, "text", 4, &e), &e);
+    CHECK(!file_exists(path));
+    (void)snprintf(path, sizeof path, "%s/full", test_dir());
+    CHECK(symlink("/dev/full", path) == 0);
+    CHECK(file_write(path, "text", 4, &e) == ST_IO && strstr(e.text, path) && !file_exists(path));
+}
+
 TEST(paths_inside, "names that leave their folder are seen")
 {
     CHECK(path_is_inside("a/b.pt") && path_is_inside("..a"));

@@ -117,12 +117,23 @@ static void remove_leftovers(const char *path)
         (void)closedir(d);
 }
 
+/* A device, a pipe or a socket is written itself: a rename would put a file in its place. */
+static bool is_special(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
+}
+
 enum status file_whole_begin(struct file_whole *f, const char *path, struct err *e)
 {
     *f = (struct file_whole){0};
     if (strlen(path) >= sizeof f->path)
         return err_set(e, ST_INVALID, "path \"%.60s...\" is too long", path);
     (void)snprintf(f->path, sizeof f->path, "%s", path);
+    if (is_special(path)) {
+        f->out = fopen(path, "wb");
+        return f->out ? ST_OK : err_errno(e, "cannot write \"%s\"", path);
+    }
     (void)snprintf(f->temporary, sizeof f->temporary, "%s.%ld.part", path, (long)getpid());
     remove_leftovers(path);
     memcpy(pending, f->temporary, sizeof pending);
@@ -149,10 +160,13 @@ enum status file_whole_commit(struct file_whole *f, struct err *e)
 {
     FILE *out = f->out;
     f->out = NULL;
-    bool bad = fflush(out) != 0 || ferror(out) || fsync(fileno(out)) != 0;
+    bool special = !f->temporary[0];
+    bool bad = fflush(out) != 0 || ferror(out) || (!special && fsync(fileno(out)) != 0);
     int code = errno;
     bad = fclose(out) != 0 || bad;
     errno = code;
+    if (special)
+        return bad ? err_errno(e, "could not write \"%s\"", f->path) : ST_OK;
     if (bad || rename(f->temporary, f->path) != 0) {
         enum status st = err_errno(e, "could not write \"%s\"", f->path);
         (void)unlink(f->temporary);
@@ -169,7 +183,8 @@ void file_whole_abort(struct file_whole *f)
     if (!f->out)
         return;
     (void)fclose(f->out);
-    (void)unlink(f->temporary);
+    if (f->temporary[0])
+        (void)unlink(f->temporary);
     pending[0] = 0;
     f->out = NULL;
 }

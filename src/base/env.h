@@ -15,7 +15,8 @@ int64_t clock_ns(void); /* monotonic */
 enum status file_read(
     const char *path, size_t limit_bytes, char **data, size_t *size_bytes, struct err *e) NODISCARD;
 /* Writes a file whole: temporary file beside it, fsync, rename, fsync of the folder. A failure or
- * a kill at any byte leaves the old file (or none) and no half-written one under `path`. */
+ * a kill at any byte leaves the old file (or none) and no half-written one under `path`. Where
+ * `path` is a device or a pipe it is written directly, and `temporary` is empty. */
 struct file_whole {
     FILE *out;
     char path[1024], temporary[1056];

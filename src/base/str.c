@@ -175,6 +175,8 @@ bool str_to_bytes(const char *s, int64_t *out)
         return false;
     char *end;
     double v = strtod(s, &end);
+    if (s[0] == '0' && (s[1] == 'x' || s[1] == 'X'))
+        return false;
     while (*end == ' ')
         end++;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {

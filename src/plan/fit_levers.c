@@ -354,6 +354,15 @@ void fit_words_idle(const struct fit *f, struct str *out)
     }
 }
 
+/* Two loops over one loader both set its batch size. */
+static bool listed(const char *const *list, size_t n, const char *setting)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], setting) == 0)
+            return true;
+    return false;
+}
+
 const char **fit_settings(const struct fit *f, const struct fit_choice *c, struct arena *memory)
 {
     size_t n = 0;
@@ -366,6 +375,7 @@ const char **fit_settings(const struct fit *f, const struct fit_choice *c, struc
     for (int i = 0; i < f->levers_n; i++)
         for (const char **s = c->level[i] ? f->levers[i].settings[c->level[i] - 1] : NULL; s && *s;
              s++)
-            out[n++] = *s;
+            if (!listed(out, n, *s))
+                out[n++] = *s;
     return out;
 }

@@ -77,6 +77,13 @@ static size_t ways_of(const struct fit *f, enum fit_group group, const struct fi
     return n < FIT_WAYS_MAX ? n : FIT_WAYS_MAX;
 }
 
+/* A graph without a model that runs has no bill. */
+static json_t *least(const struct fit *f, const char *key)
+{
+    json_t *v = json_object_get(f->least_plan, key);
+    return v ? json_incref(v) : json_null();
+}
+
 json_t *fit_json(const struct fit *f)
 {
     json_t *d = json_object(), *groups = json_array(), *way = json_object();
@@ -95,8 +102,8 @@ json_t *fit_json(const struct fit *f)
     }
     json_put(d, "groups", groups);
     json_put_i64(d, "least_peak_bytes", f->least_bytes);
-    json_put(way, "by_category", json_incref(json_object_get(f->least_plan, "by_category")));
-    json_put(way, "by_node", json_incref(json_object_get(f->least_plan, "by_node")));
+    json_put(way, "by_category", least(f, "by_category"));
+    json_put(way, "by_node", least(f, "by_node"));
     json_put(d, "least", way);
     json_put_i64(d, "plans", (int64_t)f->plans.n);
     struct str left;

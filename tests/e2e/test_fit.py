@@ -136,3 +136,22 @@ def test_adapters(snug):
         assert not [e for e in after["edges"] if e["source"] == "model" and e["target"] != added[0]["id"]], after["edges"]
         text = snug("fit", graph, "--budget", budget, "--allow", word)
         assert "insert snug:Adapter with kind=" + word in text.out, text
+
+
+def test_unusual_graphs(snug):
+    """No training: nothing is needed, which fits. Two loops over one loader: its batch size is set once."""
+    graph = harness.training_graph(harness.CNN, loader__batch_size=64)
+    less = dict(graph, nodes=[n for n in graph["nodes"] if n["id"] in ("start", "model", "data", "loader")],
+                edges=[e for e in graph["edges"] if e["target"] in ("model", "loader")])
+    for args in (("--json",), ()):
+        assert snug("fit", snug.write("less.json", less), "--budget", "1MiB", *args).rc == 0
+    wires = [("train", "model", "optimizer2", "model"), ("train", "model", "train2", "model"),
+             ("loader", "dataloader", "train2", "dataloader"), ("optimizer2", "optimizer", "train2", "optimizer"),
+             ("loss2", "loss_fn", "train2", "loss_fn")]
+    for n in [n for n in graph["nodes"] if n["id"] in ("optimizer", "loss", "train")]:
+        graph["nodes"].append(dict(n, id=n["id"] + "2"))
+    graph["edges"] += [{"id": "z" + b + q, "source": a, "sourceHandle": p, "target": b, "targetHandle": q} for a, p, b, q in wires]
+    path = snug.write("two.json", graph)
+    budget = int(snug.json("plan", path).doc["peak_bytes"] * 0.7)
+    for way in ways_of(check_ways(snug, path, budget, "--allow", "bf16,batch")):
+        assert len(set(way["set"])) == len(way["set"]), way
