@@ -180,7 +180,7 @@ static enum status model_of(const struct args *a, struct closed_model *m, struct
     double parameters = 0;
     *m = (struct closed_model){0};
     if (a->option[OPTION_HF].given) {
-        TRY(closed_model_read(a->option[OPTION_HF].text, m, e));
+        TRY(closed_model_read(a->option[OPTION_HF].text, a->option[OPTION_FAMILY].text, m, e));
     } else {
         if (a->option[OPTION_FAMILY].given)
             (void)strncpy(m->family, a->option[OPTION_FAMILY].text, sizeof m->family - 1);

@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (json_parse((const char *)data + 1, size - 1, "config.json", &c, &e) != ST_OK)
         return 0;
-    if (closed_model_of(c, &m, &e) != ST_OK) {
+    if (closed_model_of(c, NULL, &m, &e) != ST_OK) {
         ASSERT(e.text[0]);
     } else {
         ASSERT(closed_model_parameters(&m) >= 0);

@@ -36,12 +36,14 @@ struct closed_model {
     enum closed_act act;
     enum closed_head head;
 };
-/* Reads a Hugging Face config.json: llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, gemma, phi3,
- * gpt2, gpt_neox, gptj, opt, bloom, falcon, bert, roberta and others with their fields. Errors name
- * the field. */
-enum status closed_model_read(const char *path, struct closed_model *out, struct err *e) NODISCARD;
-enum status
-closed_model_of(const json_t *config, struct closed_model *out, struct err *e) NODISCARD;
+/* Reads a Hugging Face config.json of a known model_type (llama, mistral, mixtral, qwen2, qwen3,
+ * gemma, phi3, gpt2, gpt_neox, opt, bloom, falcon, bert and others: the table in closed_model.c),
+ * or of any other with the shape of `family` (NULL: as the file says). Of a model with a
+ * "text_config" that part is read. Errors name the field. */
+enum status closed_model_read(
+    const char *path, const char *family, struct closed_model *out, struct err *e) NODISCARD;
+enum status closed_model_of(
+    const json_t *config, const char *family, struct closed_model *out, struct err *e) NODISCARD;
 /* Sets what `family` says (empty: llama). */
 enum status closed_model_family(struct closed_model *m, struct err *e) NODISCARD;
 /* Fills what follows from the rest (kv_heads, head_dim, ffn); refuses what no model can be. */

@@ -252,6 +252,46 @@ TEST(
     }
 }
 
+/* Softmax written out: scores and normalised weights are kept, and three numbers a row. That code's
+ * measured sum has six tensors of Q's size; that they are Q, K, V, the result and scaled copies of
+ * two is how we read the sum, not its text. A Hopper card's workspaces. */
+TEST(
+    attention_by_hand_to_the_byte,
+    "E7: attention with its softmax by hand: 8 b s s + 24 b s d + 12 b s + two workspaces")
+{
+    static const int64_t seq[] = {256, 1024, 4096, 8192, 16384}, dim[] = {16, 32, 64, 128};
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 4; k++) {
+            int64_t b = 8, s = seq[i], d = dim[k], n = b * s * d * 4, scores = b * s * s * 4;
+            struct tape *t = tape_new(512);
+            int in[3], v[3];
+            tape_storage(t, 2 * 33554432, TAPE_WORKSPACE);
+            tape_record(t, true);
+            for (int j = 0; j < 3; j++)
+                in[j] = tape_value(t, n, TAPE_INPUTS, true);
+            for (int j = 0; j < 3; j++)
+                v[j] = j < 2 ? tape_value(t, n, TAPE_INPUTS, true) : in[2];
+            struct tape_op qk = {
+                .what = "Q K'", .in = {v[0], v[1]}, .n_in = 2, .save_in = 3, .bytes = scores};
+            int raw = tape_apply(t, &qk);
+            struct tape_op soft = {
+                .what = "softmax",
+                .in = {raw},
+                .n_in = 1,
+                .save_in = 1,
+                .save_out = true,
+                .bytes = scores,
+                .keep_bytes = 3 * b * s * 4};
+            int p = tape_apply(t, &soft);
+            tape_drop(t, raw);
+            struct tape_op pv = {
+                .what = "P V", .in = {p, v[2]}, .n_in = 2, .save_in = 3, .bytes = n};
+            (void)tape_apply(t, &pv);
+            CHECK_EQ(tape_live(t), 8 * b * s * s + 24 * b * s * d + 12 * b * s + 67108864);
+            tape_free(t);
+        }
+}
+
 TEST(
     tape_returns_everything,
     "after the backward pass only leaves' gradients and the caller's variables are left")

@@ -27,6 +27,17 @@ static const struct family families[] = {
     {"qwen3", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 1, 0, 0, CLOSED_HEAD_LM},
     {"qwen3_moe", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 1, 0, 0, CLOSED_HEAD_LM},
     {"gemma", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
+    {"gemma2", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
+    {"gemma3_text", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 1, 0, 0, CLOSED_HEAD_LM},
+    {"granite", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
+    {"olmo2", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 1, 0, 0, CLOSED_HEAD_LM},
+    {"internlm2", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
+    {"baichuan", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
+    {"smollm3", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
+    {"cohere", CLOSED_LAYER_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
+    {"phi", CLOSED_LAYER_NORM, CLOSED_GELU_NEW, 1, 1, 0, 0, 0, CLOSED_HEAD_LM},
+    {"starcoder2", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 0, 0, CLOSED_HEAD_LM},
+    {"mpt", CLOSED_LAYER_NORM, CLOSED_GELU, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
     {"phi3", CLOSED_RMS_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
     {"gpt2", CLOSED_LAYER_NORM, CLOSED_GELU_NEW, 1, 1, 0, 0, 1, CLOSED_HEAD_LM},
     {"gpt", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 0, 1, CLOSED_HEAD_LM},
@@ -40,6 +51,8 @@ static const struct family families[] = {
     {"stablelm", CLOSED_LAYER_NORM, CLOSED_GATED, 0, 0, 0, 0, 0, CLOSED_HEAD_LM},
     {"bert", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 1, 1, CLOSED_HEAD_CLASSES},
     {"roberta", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 1, 1, CLOSED_HEAD_CLASSES},
+    {"xlm-roberta", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 1, 1, CLOSED_HEAD_CLASSES},
+    {"distilbert", CLOSED_LAYER_NORM, CLOSED_GELU, 1, 1, 0, 1, 1, CLOSED_HEAD_CLASSES},
 };
 
 static const struct family *family_find(const char *name)
@@ -59,8 +72,8 @@ static enum status unknown_family(const char *name, struct err *e)
     (void)err_set(e, ST_UNSUPPORTED, "model_type \"%.40s\" is not known", name);
     err_hint(
         e,
-        "known: %s; a model of another name but of the shape of one of these can be given by "
-        "numbers with --family",
+        "known: %s; a model of another name but of the shape of one of these is read with "
+        "--family NAME",
         list.data);
     str_release(&list);
     return ST_UNSUPPORTED;
@@ -101,9 +114,9 @@ static bool listed(const char *name, const char *names)
 
 static void read_fields(const json_t *c, const struct family *f, struct closed_model *m)
 {
-    m->layers = FIELD(c, "num_hidden_layers", "n_layer", "num_layers");
-    m->hidden = FIELD(c, "hidden_size", "n_embd", "n_embed");
-    m->heads = FIELD(c, "num_attention_heads", "n_head", "num_heads");
+    m->layers = FIELD(c, "num_hidden_layers", "n_layer", "n_layers", "num_layers");
+    m->hidden = FIELD(c, "hidden_size", "n_embd", "n_embed", "d_model", "dim");
+    m->heads = FIELD(c, "num_attention_heads", "n_head", "n_heads", "num_heads");
     m->kv_heads = FIELD(c, "num_key_value_heads", "num_kv_heads");
     m->head_dim = FIELD(c, "head_dim");
     m->vocab = FIELD(c, "vocab_size");
@@ -112,7 +125,8 @@ static void read_fields(const json_t *c, const struct family *f, struct closed_m
     if (m->experts)
         m->ffn = FIELD(c, "moe_intermediate_size", "intermediate_size");
     else
-        m->ffn = FIELD(c, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size");
+        m->ffn =
+            FIELD(c, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim");
     if (f->learned_positions)
         m->positions = FIELD(c, "max_position_embeddings", "n_positions");
     m->types = FIELD(c, "type_vocab_size");
@@ -120,16 +134,23 @@ static void read_fields(const json_t *c, const struct family *f, struct closed_m
         m->kv_heads = 1;
     if (strcmp(m->family, "qwen") == 0)
         m->ffn /= 2; /* the file counts both halves of the gated MLP */
-    bool tied = listed(m->family, "gpt2 gemma opt bloom gpt_neo gpt_bigcode falcon");
+    bool tied = listed(
+        m->family,
+        "gpt2 gemma gemma2 gemma3_text opt bloom gpt_neo gpt_bigcode falcon cohere starcoder2 mpt");
     m->tied = json_get_bool(c, "tie_word_embeddings", tied);
     m->qkv_bias = json_get_bool(c, "attention_bias", m->qkv_bias);
     m->dropout = json_get_f64(c, "hidden_dropout_prob", json_get_f64(c, "resid_pdrop", 0));
 }
 
-enum status closed_model_of(const json_t *c, struct closed_model *out, struct err *e)
+enum status
+closed_model_of(const json_t *c, const char *family, struct closed_model *out, struct err *e)
 {
     *out = (struct closed_model){0};
-    const char *type = json_get_str(c, "model_type", "");
+    /* A model of pictures and text has its language model in a part of its own. */
+    if (json_is_object(json_object_get(c, "text_config")) &&
+        json_get_i64(c, "num_hidden_layers", 0) == 0)
+        c = json_object_get(c, "text_config");
+    const char *type = family ? family : json_get_str(c, "model_type", "");
     const struct family *f = family_find(type);
     if (!json_is_object(c) || !type[0])
         return err_set(e, ST_INVALID, "it is no config.json: it has no \"model_type\"");
@@ -141,12 +162,13 @@ enum status closed_model_of(const json_t *c, struct closed_model *out, struct er
     return closed_model_complete(out, e);
 }
 
-enum status closed_model_read(const char *path, struct closed_model *out, struct err *e)
+enum status
+closed_model_read(const char *path, const char *family, struct closed_model *out, struct err *e)
 {
     json_t *c = NULL;
     *out = (struct closed_model){0};
     TRY(json_read_file(path, CONFIG_BYTES_MAX, &c, e));
-    enum status st = closed_model_of(c, out, e);
+    enum status st = closed_model_of(c, family, out, e);
     if (st != ST_OK)
         err_prefix(e, "%s", path);
     json_decref(c);

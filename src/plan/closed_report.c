@@ -540,12 +540,13 @@ void closed_report_text(const json_t *d, struct str *out)
 {
     bool founding = strcmp(json_get_str(d, "formula", ""), "founding") == 0;
     const json_t *m = json_object_get(d, "model"), *peak = json_object_get(d, "peak");
+    double parameters = (double)json_get_i64(d, "parameters", 0);
     str_printf(
-        out, "closed form (%s): %s, %.4g billion parameters, batch %lld x %lld tokens, %s, %s\n\n",
+        out, "closed form (%s): %s, %.4g %s parameters, batch %lld x %lld tokens, %s, %s\n\n",
         founding ? "founding formula" : "operators walked", json_get_str(m, "family", ""),
-        (double)json_get_i64(d, "parameters", 0) / 1e9, (long long)json_get_i64(d, "batch", 0),
-        (long long)json_get_i64(d, "seq", 0), json_get_str(d, "precision", ""),
-        json_get_str(d, "optimizer", ""));
+        parameters / (parameters < 1e9 ? 1e6 : 1e9), parameters < 1e9 ? "million" : "billion",
+        (long long)json_get_i64(d, "batch", 0), (long long)json_get_i64(d, "seq", 0),
+        json_get_str(d, "precision", ""), json_get_str(d, "optimizer", ""));
     if (founding) {
         founding_text(d, out);
         configurations_text(d, out);

@@ -50,6 +50,25 @@ def test_does_it_fit_and_what_would_make_it(snug):
     assert snug.json("estimate", "--hf", config, "--card", "a100").rc != 0
 
 
+# ids: E5
+def test_configs_of_many_kinds(snug):
+    """Encoders, language models inside other models, and unknown types of a known shape."""
+    bert = {"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+            "intermediate_size": 4096, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2}
+    distil = {"model_type": "distilbert", "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072,
+              "vocab_size": 30522, "max_position_embeddings": 512}
+    whole = {"model_type": "llava", "text_config": LLAMA}
+    for config, millions, more in ((bert, 335, ()), (distil, 66, ()), (whole, 8030, ()), (bert, 336, ("--head", "mlm")),
+                                   (dict(LLAMA, model_type="newest"), 8030, ("--family", "llama"))):
+        path = snug.write("config.json", json.dumps(config))
+        d = snug.json("estimate", "--hf", path, "--batch", 4, "--seq", 512, *more).doc
+        assert abs(d["parameters"] / 1e6 - millions) < 2, (config, d["parameters"])
+        again = snug.json("estimate", "--hf", path, "--batch", 8, "--seq", 512, *more).doc
+        assert again["allocated"]["bytes"] > d["allocated"]["bytes"]
+    r = snug.json("estimate", "--hf", snug.write("c.json", json.dumps(dict(LLAMA, model_type="newest"))))
+    assert r.rc == 1 and "newest" in r.doc["error"]["message"] and "--family" in r.doc["error"]["hint"]
+
+
 # ids: E5, E9
 def test_a_config_is_answered_by_line_and_card(snug):
     config = snug.write("config.json", json.dumps({
