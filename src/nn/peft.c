@@ -124,8 +124,10 @@ peft_open(const char *dir, const struct model *m, struct tensorfile **out, struc
     enum status st = tensorfile_match(*out, want, (size_t)n, true, &match, e);
     tensorfile_match_release(&match);
     arena_release(&a);
-    if (st != ST_OK)
+    if (st != ST_OK) {
         tensorfile_close(*out);
+        *out = NULL;
+    }
     return st;
 }
 

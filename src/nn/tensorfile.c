@@ -120,6 +120,7 @@ static enum status open_pt(const char *path, struct tensorfile **out, struct err
     enum status st = tensorfile_from_pt(pt, find_state_dict(ptfile_root(pt)), out, e);
     if (st == ST_OK && (*out)->entries.n == 0 && (*out)->skipped > 0) {
         tensorfile_close(*out);
+        *out = NULL;
         st = err_set(e, ST_CORRUPT, "\"%s\" holds no state dict", path);
         err_hint(
             e, "Expected a dict of tensors, or one under \"model_state_dict\" or \"state_dict\".");

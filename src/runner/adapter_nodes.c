@@ -49,6 +49,7 @@ enum status node_adapter(struct run *r, size_t node, struct err *e)
             c.base == QUANT_NF4 ? "nf4" : "int8");
     TRY(model_adapt(in.model->model, &c, e));
     in.model->adapter = folder;
+    in.model->adapter_id = n->id;
     flow_set(r, node, "model", in);
     double trainable = (double)model_trainable_count(in.model->model);
     flow_set(r, node, "trainable", (struct flow){.kind = FLOW_SCALAR, .scalar = trainable});

@@ -130,8 +130,11 @@ enum status fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, 
         }
         tensorfile_match_release(&match);
     }
-    if (st == ST_OK && m->adapter)
+    if (st == ST_OK && m->adapter) {
         st = peft_open(m->adapter, m->model, &c->adapter, e);
+        if (st != ST_OK)
+            err_node(e, m->adapter_id, "snug:Adapter");
+    }
     if (st != ST_OK)
         fill_end(c);
     return st;

@@ -42,6 +42,7 @@ struct flow_model {
     const char *checkpoint; /* a CheckpointLoader's file: model, optimizer, schedule, scaler */
     struct hf *origin;      /* the folder that its first weights come from; NULL: initialisation */
     const char *adapter;    /* a folder with trained adapters; NULL: they start anew */
+    const char *adapter_id; /* the node that named it */
     bool retype;            /* saved back in `dtype`; else each weight as it was */
     enum dtype dtype;
 };

@@ -255,16 +255,37 @@ static enum status count_some(
     return ST_OK;
 }
 
+/* Whether the file is what write_cache writes and as long: its header, then the tokens. */
+static bool whole_cache(const char *path, const struct token_row *row)
+{
+    enum { HEADER_BYTES = 1024 };
+    int64_t size = 0, changed = 0;
+    struct err ignored = {0};
+    return file_state(path, &size, &changed, &ignored) == ST_OK &&
+           size == HEADER_BYTES + row->n * row->width;
+}
+
+static bool read_cache(struct run *r, const char *path, struct token_row *row)
+{
+    struct err ignored = {0};
+    struct token_row found = {0};
+    enum status st = token_file_describe(path, &found, &ignored);
+    if (st != ST_OK || !whole_cache(path, &found))
+        return false;
+    if (r->planning)
+        *row = found;
+    else
+        st = token_file_read(path, 0, row, &ignored);
+    return st == ST_OK;
+}
+
 static enum status fill_tokens(
     struct run *r, const struct tokens_wanted *w, struct text_tokens *t, int64_t bytes,
     struct err *e)
 {
     char path[1200];
-    struct err ignored = {0};
-    bool cached = w->cache && file_exists(cache_path(w, t->key, path, sizeof path));
-    if (cached && r->planning && token_file_describe(path, &t->row, &ignored) == ST_OK)
-        return ST_OK;
-    if (cached && !r->planning && token_file_read(path, 0, &t->row, &ignored) == ST_OK)
+    if (w->cache && file_exists(cache_path(w, t->key, path, sizeof path)) &&
+        read_cache(r, path, &t->row))
         return ST_OK;
     if (r->planning && !r->o.prepares_data && bytes > TOKENIZE_BYTES)
         return count_some(r, w, bytes, t, e);

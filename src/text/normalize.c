@@ -31,11 +31,27 @@ static void lower(const struct str *in, struct str *out)
     }
 }
 
-static enum status
-replace(const struct str *in, struct pattern *p, const char *by, struct str *out, struct err *e)
+/* Steps of a file that doubles a text again and again end here: normal forms give at most eighteen
+ * times a text. */
+static size_t most_bytes(size_t n)
+{
+    return ((size_t)1 << 20) + 256 * n;
+}
+
+static enum status grows(struct err *e)
+{
+    return err_set(
+        e, ST_INVALID, "the tokenizer's normalizer makes a text more than 256 times longer");
+}
+
+static enum status replace(
+    const struct str *in, struct pattern *p, const char *by, size_t most, struct str *out,
+    struct err *e)
 {
     size_t done = 0;
     while (done < in->n) {
+        if (out->n > most)
+            return grows(e);
         struct span m;
         TRY(pattern_find(p, in->data, in->n, done, &m, e));
         str_add_n(out, in->data + done, m.at - done);
@@ -67,7 +83,7 @@ static void strip(const struct str *in, bool left, bool right, struct str *out)
 }
 
 static enum status
-step(const struct normal_step *s, const struct str *in, struct str *out, struct err *e)
+step(const struct normal_step *s, const struct str *in, size_t most, struct str *out, struct err *e)
 {
     switch (s->kind) {
     case NORMAL_PREPEND:
@@ -76,7 +92,7 @@ step(const struct normal_step *s, const struct str *in, struct str *out, struct 
         str_add_n(out, in->data, in->n);
         return ST_OK;
     case NORMAL_REPLACE:
-        return replace(in, s->pattern, s->text, out, e);
+        return replace(in, s->pattern, s->text, most, out, e);
     case NORMAL_NFC:
         return compose(in, out, UTF8PROC_COMPOSE, e);
     case NORMAL_NFD:
@@ -105,7 +121,9 @@ enum status normalize_with(
     str_add_n(&now, text, n);
     for (size_t i = 0; st == ST_OK && i < t->normal.n; i++) {
         str_clear(&next);
-        st = step(&t->normal.data[i], &now, &next, e);
+        st = step(&t->normal.data[i], &now, most_bytes(n), &next, e);
+        if (st == ST_OK && next.n > most_bytes(n))
+            st = grows(e);
         struct str swap = now;
         now = next;
         next = swap;
