@@ -46,7 +46,8 @@ enum status closed_model_of(
     const json_t *config, const char *family, struct closed_model *out, struct err *e) NODISCARD;
 /* Sets what `family` says (empty: llama). */
 enum status closed_model_family(struct closed_model *m, struct err *e) NODISCARD;
-/* Fills what follows from the rest (kv_heads, head_dim, ffn); refuses what no model can be. */
+/* Fills what follows from the rest (kv_heads, head_dim; ffn from the parameters, where they are
+ * given, else 4 hidden); refuses what no model can be. */
 enum status closed_model_complete(struct closed_model *m, struct err *e) NODISCARD;
 /* The part of one of `tp` cards that share every matrix: heads, MLP and vocabulary are divided, the
  * residual is not. */

@@ -314,3 +314,15 @@ TEST(
     CHECK_EQ(tape_grad_held(t, w), 2048);
     tape_free(t);
 }
+
+TEST(
+    stated_parameters,
+    "E5: where the MLP's width is not given, it is what the stated parameters leave")
+{
+    struct closed_model m = {.layers = 32, .hidden = 4096, .heads = 32, .parameters = 7000000000};
+    struct err e;
+    CHECK_OK(closed_model_family(&m, &e), &e);
+    CHECK_OK(closed_model_complete(&m, &e), &e);
+    m.parameters = 0;
+    CHECK_NEAR((double)closed_model_parameters(&m), 7e9, 7e7);
+}

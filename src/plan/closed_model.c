@@ -3,6 +3,7 @@
 
 #include "base/str.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
@@ -203,8 +204,22 @@ static double count_roughly(const struct closed_model *m)
     return (double)m->layers * (2 * h * heads + mlps) + h * (2 * tables + h);
 }
 
+static int64_t count(const struct closed_model *m, int64_t experts);
+
+/* The MLP's width that gives the parameters that were stated; as it is where none does. */
+static void fit_ffn(struct closed_model *m)
+{
+    struct closed_model wider = *m;
+    wider.ffn++;
+    int64_t now = count(m, m->experts), each = count(&wider, m->experts) - now;
+    int64_t more = llround((double)(m->parameters - now) / (double)each);
+    if (m->ffn + more >= 1 && m->ffn + more <= 1 << 26)
+        m->ffn += more;
+}
+
 enum status closed_model_complete(struct closed_model *m, struct err *e)
 {
+    bool guessed = m->ffn == 0;
     TRY(need(m->layers, "layers", e));
     TRY(need(m->hidden, "hidden", e));
     TRY(need(m->heads, "heads", e));
@@ -230,6 +245,8 @@ enum status closed_model_complete(struct closed_model *m, struct err *e)
         m->positions > 1 << 28 || m->experts_per_token > 1 << 16 ||
         count_roughly(m) > PARAMETERS_MAX || (double)m->parameters > PARAMETERS_MAX)
         return err_set(e, ST_INVALID, "the configuration is absurdly large");
+    if (guessed && m->parameters > 0)
+        fit_ffn(m);
     return ST_OK;
 }
 
