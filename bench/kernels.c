@@ -1,13 +1,15 @@
 /* kernels.c - rates of products, convolutions and norms, against the machine's peak. Run by hand.
  *
- *     kernels [gemm|conv|norm|pool|attention|products|others] [threads]
+ *     kernels [gemm|conv|norm|pool|attention|products|others|updates] [threads]
  *
  * Shapes are those of ResNet-18 for CIFAR at batch 128, a small MLP, and GPT-2's.
  */
 #include "backends/backend.h"
 #include "base/env.h"
 #include "base/mem.h"
+#include "ir/optim_state.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -461,6 +463,55 @@ static void gpt2_update(void)
         "embedding gradient, in place, 1024 tokens", OP_EMBEDDING_GRAD, &c, 1024 * 768 * 12.0);
 }
 
+/* One update of 16384 x 768 weights in each form of the state, and what 124M weights take. */
+static void update(const char *name, struct optim_attr o, enum dtype t)
+{
+    struct shape w = SHAPE(16384, 768);
+    double count = 16384 * 768.0;
+    o.beta1 = 0.9, o.beta2 = 0.999, o.eps = 1e-8, o.weight_decay = 0.01;
+    o.beta2_decay = -0.8, o.eps2 = 1e-3, o.d = 1;
+    struct call c = call_of(1, 0);
+    c.attr.optim = optim_attr_for(&o, &w, t, "w");
+    const struct optim_attr *a = &c.attr.optim;
+    c.in[0] = fresh(t, LAYOUT_ROW, w);
+    for (int i = 0; i < optim_state_count(a); i++) {
+        struct tensor *s = &c.in[c.n_in++];
+        *s = fresh(optim_state_dtype(a, i), LAYOUT_ROW, optim_state_shape(a, i, &w));
+        for (int64_t k = 0; k < tensor_count(s); k++)
+            dtype_store(s->data, s->dtype, k, optim_state_start(a, i, 0.1));
+    }
+    c.in[c.n_in++] = fresh(DT_F32, LAYOUT_ROW, w);
+    double *hyper = (c.in[c.n_in++] = fresh(DT_F64, LAYOUT_ROW, SHAPE(5))).data;
+    float *ctl = (c.in[c.n_in++] = fresh(DT_F32, LAYOUT_ROW, SHAPE(4))).data;
+    hyper[0] = 1e-3, hyper[1] = 5, hyper[2] = NAN, hyper[3] = 1, hyper[4] = 2;
+    ctl[0] = ctl[1] = 1, ctl[2] = 0;
+    double s = time_call(OP_OPTIMIZER, &c);
+    (void)printf("%-44s %9.3f ms %7.1f ms per 124M\n", name, s * 1e3, s * 1e3 * 124439808 / count);
+}
+
+static void updates(void)
+{
+    static const struct {
+        const char *name;
+        struct optim_attr o;
+        enum dtype t;
+    } forms[] = {
+        {"adamw", {.kind = OPTIM_ADAMW}, DT_F32},
+        {"adamw, states in 8 bits", {.kind = OPTIM_ADAMW, .int8 = true}, DT_F32},
+        {"adamw, bfloat16, masters", {.kind = OPTIM_ADAMW, .master = true}, DT_BF16},
+        {"adamw, bfloat16, stochastic", {.kind = OPTIM_ADAMW, .stochastic = true}, DT_BF16},
+        {"adamw, float16, stochastic", {.kind = OPTIM_ADAMW, .stochastic = true}, DT_F16},
+        {"adamw, bfloat16, stochastic, 8 bits",
+         {.kind = OPTIM_ADAMW, .stochastic = true, .int8 = true},
+         DT_BF16},
+        {"adafactor", {.kind = OPTIM_ADAFACTOR}, DT_F32},
+        {"adafactor, bfloat16, stochastic",
+         {.kind = OPTIM_ADAFACTOR, .stochastic = true},
+         DT_BF16}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        update(forms[i].name, forms[i].o, forms[i].t);
+}
+
 static void gpt2_rest(void)
 {
     for (int t = 0; t < 2; t++) {
@@ -528,5 +579,7 @@ int main(int argc, char **argv)
     }
     if (strstr("others", what))
         gpt2_rest();
+    if (strstr("updates", what))
+        updates();
     return 0;
 }

@@ -34,6 +34,30 @@ static float number_of(uint32_t upper_bits)
     return f;
 }
 
+static void make_decades(struct quant_dynamic *m, bool is_signed)
+{
+    int first = 1; /* magnitude of the decade */
+    m->border[0] = m->middle[0];
+    m->shift[0] = m->cap[0] = 0.5f;
+    for (int decade = 0; decade < 7; decade++) {
+        int parts = 1 << (decade + !is_signed), c = decade + 1;
+        m->slope[c] = (float)(pow(10, 6 - decade) * parts / 0.9);
+        m->shift[c] = (float)(first - parts / 9.0);
+        m->cap[c] = (float)(first + parts - 0.5);
+        first += parts;
+        m->border[c] = m->middle[first - 1];
+    }
+    m->shift[8] = m->cap[8] = (float)m->last + 0.5f;
+    for (int i = 0; i < 32; i++) {
+        int c = 0;
+        while (c < 8 && m->border[c] < ldexpf(1, i - 31))
+            c++;
+        m->below[i] = c;
+        m->edge[i] = c < 8 ? m->border[c] : INFINITY;
+    }
+    ASSERT(first == m->last);
+}
+
 static void make(struct quant_dynamic *m, bool is_signed)
 {
     double size[257];
@@ -55,6 +79,7 @@ static void make(struct quant_dynamic *m, bool is_signed)
         m->bucket[i] = (uint8_t)k;
         ASSERT(k == m->last || m->middle[k + 1] >= number_of(QUANT_FIRST_BITS + i + 1));
     }
+    make_decades(m, is_signed);
 }
 
 static void make_both(void)

@@ -60,24 +60,34 @@ struct quant_dynamic {
     /* By the upper 16 bits of a quotient as float32, from QUANT_FIRST_BITS on: how many middles lie
      * below all numbers with these bits; at most one lies among them. */
     uint8_t bucket[23 * 128 + 1];
+    /* For kernels without a look-up an element. With c of the 8 borders below a quotient x, its
+     * magnitude is the whole part of min(slope[c] x + shift[c], cap[c]); only within QUANT_NEAR of
+     * a whole number must the middles decide. By the lowest 5 bits of x's exponent, x >= 2^-31:
+     * the one border that may lie among such numbers, or the next, and how many lie below. */
+    float border[8], slope[16], shift[16], cap[16], edge[32];
+    int32_t below[32];
 };
+#define QUANT_NEAR 2e-4f
 enum { QUANT_FIRST_BITS = (127 - 23) << 7 };
 const struct quant_dynamic *quant_dynamic(bool is_signed);
+
+/* The magnitude of a quotient in [0, 1]. */
+static inline int quant_dynamic_magnitude(const struct quant_dynamic *m, float size)
+{
+    uint32_t u;
+    memcpy(&u, &size, sizeof u);
+    int at = (int)(u >> 16) - QUANT_FIRST_BITS;
+    if (at < 0)
+        return 0;
+    int k = m->bucket[at];
+    return k + (size > m->middle[k]);
+}
 
 /* The code of a quotient in [-1, 1]; NaN counts as 1. */
 static inline uint8_t quant_dynamic_code(const struct quant_dynamic *m, float x)
 {
-    union {
-        float f;
-        uint32_t u;
-    } a = {.f = x < 0 ? -x : x};
-    if (!(a.f < 1))
-        a.f = 1;
-    int at = (int)(a.u >> 16) - QUANT_FIRST_BITS;
-    if (at < 0)
-        return (uint8_t)m->zero;
-    int k = m->bucket[at];
-    k += a.f > m->middle[k];
+    float size = x < 0 ? -x : x;
+    int k = quant_dynamic_magnitude(m, size < 1 ? size : 1);
     if (x < 0)
         return (uint8_t)(m->zero - (k < m->last_negative ? k : m->last_negative));
     return (uint8_t)(m->zero + k);

@@ -31,8 +31,10 @@ struct lanes_ew {
     void (*dropout)(const float *x, float *y, int n, const struct dropout_key *k, int64_t first);
     void (*dropout_at)(
         const float *x, float *y, int n, const struct dropout_key *k, const int64_t *at);
-    /* The numbers themselves, of elements first + i. */
-    void (*random)(uint32_t *y, int n, const struct dropout_key *k, int64_t first);
+    /* y[i] = x[i] rounded to a neighbour of type t (bf16, f16), up with the chance that keeps the
+     * mean, by the numbers of elements first + i. */
+    void (*by_chance)(
+        const float *x, float *y, enum dtype t, int n, const struct dropout_key *k, int64_t first);
 };
 
 /* One element of LOSS_EW, or its gradient, for whole blocks. NULL weights are 1. */
@@ -100,6 +102,12 @@ struct lanes_optim {
     void (*unpack)(
         const struct quant_dynamic *m, const uint8_t *code, float absmax, float *x, int n);
     float (*pack)(const struct quant_dynamic *m, const float *x, uint8_t *code, int n);
+    /* Adafactor: y = g scale[0] scale[1] scale[2]; u = u / sqrt(max(row v, floor));
+     * w = w keep + u size; sum += g^2 */
+    void (*scaled)(const float *g, float *y, int n, const float scale[3]);
+    void (*factored)(const float *v, float *u, int n, float row, float floor);
+    void (*applied)(float *w, const float *u, int n, float keep, float size);
+    void (*squares_added)(const float *g, double *sum, int n);
 };
 
 /* Those of this process's instruction set. */

@@ -302,13 +302,26 @@ static void binary(enum opcode c, const float *x, const float *z, float *y, int 
 
 /* ---- dropout: rng_block of base/rng.h, VL blocks at a time ---- */
 
-/* High halves of the 64-bit products of 32-bit lanes, put together from 16-bit parts. */
-VEC_FN vu high_of_product(vu a, uint32_t m)
+/* Halves of the 64-bit products of 32-bit lanes. */
+VEC_FN void product(vu a, uint32_t m, vu *high, vu *low)
 {
+#if VEC_LANES == 16
+    __m512i by = _mm512_set1_epi32((int)m), even = _mm512_mul_epu32((__m512i)a, by);
+    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), by);
+    *high = (vu)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    *low = (vu)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+#elif VEC_LANES == 8
+    __m256i by = _mm256_set1_epi32((int)m), even = _mm256_mul_epu32((__m256i)a, by);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), by);
+    *high = (vu)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    *low = (vu)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+#else /* from 16-bit parts */
     vu al = a & 0xffff, ah = a >> 16;
     uint32_t ml = m & 0xffff, mh = m >> 16;
-    vu low = al * ml, mid1 = ah * ml + (low >> 16), mid2 = al * mh + (mid1 & 0xffff);
-    return ah * mh + (mid1 >> 16) + (mid2 >> 16);
+    vu lower = al * ml, mid1 = ah * ml + (lower >> 16), mid2 = al * mh + (mid1 & 0xffff);
+    *high = ah * mh + (mid1 >> 16) + (mid2 >> 16);
+    *low = a * m;
+#endif
 }
 
 VEC_FN void philox(const struct dropout_key *k, vu c0, vu c1, vu out[4])
@@ -316,8 +329,9 @@ VEC_FN void philox(const struct dropout_key *k, vu c0, vu c1, vu out[4])
     vu c2 = (vu){0} + k->step, c3 = (vu){0} + k->stream;
     uint32_t k0 = (uint32_t)k->seed, k1 = (uint32_t)(k->seed >> 32);
     for (int round = 0; round < 10; round++) {
-        vu h0 = high_of_product(c0, 0xD2511F53u), l0 = c0 * 0xD2511F53u;
-        vu h1 = high_of_product(c2, 0xCD9E8D57u), l1 = c2 * 0xCD9E8D57u;
+        vu h0, l0, h1, l1;
+        product(c0, 0xD2511F53u, &h0, &l0);
+        product(c2, 0xCD9E8D57u, &h1, &l1);
         c0 = h1 ^ c1 ^ k0;
         c1 = l1;
         c2 = h0 ^ c3 ^ k1;
@@ -328,22 +342,34 @@ VEC_FN void philox(const struct dropout_key *k, vu c0, vu c1, vu out[4])
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Numbers of the elements 4 block .. 4 (block + VL). */
+/* Numbers of the elements 4 block .. 4 (block + VL). Lane i has block (VL / 4) (i % 4) + i / 4:
+ * then four vectors transposed within parts of four lanes are in order. */
 static void numbers(const struct dropout_key *k, uint64_t block, uint32_t *out)
 {
     uint32_t lo[VL], hi[VL];
     for (int i = 0; i < VL; i++) {
-        lo[i] = (uint32_t)(block + (uint64_t)i);
-        hi[i] = (uint32_t)((block + (uint64_t)i) >> 32);
+        uint64_t own = block + (uint64_t)(VL / 4 * (i % 4) + i / 4);
+        lo[i] = (uint32_t)own;
+        hi[i] = (uint32_t)(own >> 32);
     }
     vu c0, c1, r[4];
     memcpy(&c0, lo, sizeof c0);
     memcpy(&c1, hi, sizeof c1);
     philox(k, c0, c1, r);
-    for (int j = 0; j < 4; j++) {
-        for (int i = 0; i < VL; i++)
-            out[4 * i + j] = r[j][i];
-    }
+#if VEC_LANES == 16
+    __m512i a = _mm512_unpacklo_epi32((__m512i)r[0], (__m512i)r[1]);
+    __m512i b = _mm512_unpackhi_epi32((__m512i)r[0], (__m512i)r[1]);
+    __m512i c = _mm512_unpacklo_epi32((__m512i)r[2], (__m512i)r[3]);
+    __m512i d = _mm512_unpackhi_epi32((__m512i)r[2], (__m512i)r[3]);
+    _mm512_storeu_si512(out, _mm512_unpacklo_epi64(a, c));
+    _mm512_storeu_si512(out + 16, _mm512_unpackhi_epi64(a, c));
+    _mm512_storeu_si512(out + 32, _mm512_unpacklo_epi64(b, d));
+    _mm512_storeu_si512(out + 48, _mm512_unpackhi_epi64(b, d));
+#else
+    for (int i = 0; i < VL; i++)
+        for (int j = 0; j < 4; j++)
+            out[4 * (VL / 4 * (i % 4) + i / 4) + j] = r[j][i];
+#endif
 }
 
 static void dropout(const float *x, float *y, int n, const struct dropout_key *k, int64_t first)
@@ -359,14 +385,38 @@ static void dropout(const float *x, float *y, int n, const struct dropout_key *k
     }
 }
 
-static void random_numbers(uint32_t *y, int n, const struct dropout_key *k, int64_t first)
+/* Rounds x up or down, up with the chance that makes the mean x: then x has type t exactly. */
+VEC_FN vf one_by_chance(vf x, enum dtype t, vu random)
 {
-    uint32_t r[4 * VL];
+    int drop = t == DT_BF16 ? 16 : 13;
+    vf y = (vf)(((vu)x + (random >> (32 - drop))) & ~((1u << drop) - 1));
+    if (t == DT_F16) { /* its subnormal numbers are 2^-24 apart */
+        vf units = x * 0x1p24f + __builtin_convertvector((vi)(random >> 8), vf) * 0x1p-24f;
+        vf whole = vround(units);
+        whole = whole - vsel(whole > units, vset(1), vset(0));
+        y = vsel(vabs(x) < vset(0x1p-14f), whole * 0x1p-24f, y);
+    }
+    return vsel(vabs(x) < vset(INFINITY), y, x);
+}
+
+static void
+by_chance(const float *x, float *y, enum dtype t, int n, const struct dropout_key *k, int64_t first)
+{
+    uint32_t r[8 * VL] = {0};
     for (int i = 0; i < n;) {
         int64_t element = first + i;
         numbers(k, (uint64_t)element / 4, r);
         int skip = (int)(element & 3), m = 4 * VL - skip < n - i ? 4 * VL - skip : n - i;
-        memcpy(y + i, r + skip, sizeof *y * (size_t)m);
+        for (int j = 0; j < m; j += VL) {
+            vu random;
+            memcpy(&random, r + skip + j, sizeof random);
+            if (m - j >= VL)
+                vstore(y, DT_F32, i + j, one_by_chance(vload(x, DT_F32, i + j), t, random));
+            else
+                vstore_n(
+                    y, DT_F32, i + j, m - j,
+                    one_by_chance(vload_n(x, DT_F32, i + j, m - j), t, random));
+        }
         i += m;
     }
 }
@@ -401,5 +451,5 @@ const struct lanes_ew KERNEL(lanes_ew) = {
     .binary = binary,
     .dropout = dropout,
     .dropout_at = dropout_at,
-    .random = random_numbers,
+    .by_chance = by_chance,
 };

@@ -20,7 +20,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { COLUMNS = 64 }; /* that one thread sums over all rows */
+enum { COLUMNS = 128 }; /* that one thread sums over all rows */
 
 struct factors {
     struct optim_weights weights;
@@ -30,7 +30,7 @@ struct factors {
     float *row_var, *col_var, *variance;
     double *sum, *weight_sum; /* by row */
     double *row_mean;         /* by matrix: of row_var, at least eps1 */
-    float scale[2], sign;     /* of the gradient */
+    float scale[3];           /* of the gradient: the scaler's, clipping's, the sign */
     float take;               /* k */
     float floor;              /* eps1^2 */
     float keep, size;         /* w keep + u size */
@@ -57,9 +57,7 @@ int64_t optim_adafactor_workspace(const struct kernel_args *a)
 /* Elements [i, i + n) of the gradient as it is used. */
 static void gradient(const struct factors *f, int64_t i, int n, float *out)
 {
-    const float *g = nd_read(&f->g, i, n, out);
-    for (int k = 0; k < n; k++)
-        out[k] = g[k] * f->scale[0] * f->scale[1] * f->sign;
+    lanes_optim()->scaled(nd_read(&f->g, i, n, out), out, n, f->scale);
 }
 
 static float towards(float average, float new, float take) /* torch.lerp */
@@ -100,8 +98,7 @@ static void columns_update(const struct factors *f, int64_t matrix, int64_t firs
     int n = f->columns - first < COLUMNS ? (int)(f->columns - first) : COLUMNS;
     for (int64_t r = 0; r < f->rows; r++) {
         gradient(f, (matrix * f->rows + r) * f->columns + first, n, g);
-        for (int k = 0; k < n; k++)
-            sum[k] += (double)g[k] * (double)g[k];
+        lanes_optim()->squares_added(g, sum, n);
     }
     float *v = f->col_var + matrix * f->columns + first;
     for (int k = 0; k < n; k++)
@@ -114,13 +111,9 @@ static void direction(const struct factors *f, int64_t r, int64_t at, int n, flo
     int64_t matrix = r / f->rows;
     const float *col =
         f->factored ? f->col_var + matrix * f->columns + (at - r * f->columns) : NULL;
-    float row = f->factored ? f->row_var[r] / (float)f->row_mean[matrix] : 1, floor = f->floor;
-    const float *v = f->factored ? col : f->variance + at;
+    float row = f->factored ? f->row_var[r] / (float)f->row_mean[matrix] : 1;
     gradient(f, at, n, u);
-    for (int k = 0; k < n; k++) {
-        float x = row * v[k];
-        u[k] = u[k] / sqrtf(x > floor ? x : floor);
-    }
+    lanes_optim()->factored(f->factored ? col : f->variance + at, u, n, row, f->floor);
 }
 
 static void row_squares(const struct factors *f, int64_t r)
@@ -140,8 +133,7 @@ static void row_end(const struct factors *f, int64_t r)
     for (int64_t at = r * f->columns, n; (n = next_block(f, r, &at)) > 0; at += n) {
         float *w = optim_weights_read(&f->weights, at, (int)n, buf);
         direction(f, r, at, (int)n, u);
-        for (int64_t k = 0; k < n; k++)
-            w[k] = w[k] * f->keep + u[k] * f->size;
+        lanes_optim()->applied(w, u, (int)n, f->keep, f->size);
         optim_weights_write(&f->weights, at, (int)n, w);
     }
 }
@@ -188,7 +180,7 @@ static enum status operands(const struct kernel_args *a, struct factors *f, stru
     f->row_mean = f->weight_sum + f->batch * f->rows;
     f->scale[0] = ctl[0];
     f->scale[1] = ctl[1];
-    f->sign = o->maximize ? -1 : 1;
+    f->scale[2] = o->maximize ? -1 : 1;
     return ST_OK;
 }
 

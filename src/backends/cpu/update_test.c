@@ -1,5 +1,6 @@
 /* update_test.c - accumulation, gradient check, update ratio and the optimizers. */
 #include "backends/cpu/kernel_test.h"
+#include "backends/cpu/lanes.h"
 #include "ir/optim_state.h"
 #include "ir/quant.h"
 
@@ -261,6 +262,27 @@ TEST(k_int8_decay, "L4 case-T28: with 8-bit states AdamW shrinks the old weight,
     opt_step(&o, 3, 0.1, 1);
     CHECK_NEAR(opt_w(&o), 0.89, 1e-7);
     kt_free(&o.k);
+}
+
+TEST(k_int8_codes, "L4: whole blocks get the codes of single numbers, next to every middle too")
+{
+    for (int sign = 0; sign < 2; sign++) {
+        const struct quant_dynamic *m = quant_dynamic(sign);
+        for (int k = 0; k < m->last; k++) {
+            float x[QUANT_STATE_BLOCK] = {1};
+            uint8_t code[QUANT_STATE_BLOCK];
+            for (int i = 1; i < QUANT_STATE_BLOCK; i++) { /* from 60 units below the middle on */
+                uint32_t u;
+                memcpy(&u, &m->middle[k], sizeof u);
+                u += (uint32_t)(i / 2 - 60) * (i % 5 ? 1 : 997);
+                memcpy(&x[i], &u, sizeof u);
+                x[i] = x[i] > 1 ? 1 : i % 2 ? -x[i] : x[i];
+            }
+            CHECK(lanes_optim()->pack(m, x, code, QUANT_STATE_BLOCK - 3) == 1);
+            for (int i = 0; i < QUANT_STATE_BLOCK - 3; i++)
+                CHECK_EQ(code[i], quant_dynamic_code(m, x[i]));
+        }
+    }
 }
 
 /* Adam in double precision whose moments are rounded to the map after each step, element by
