@@ -399,6 +399,72 @@ def test_fine_tune_imported(snug):
         assert abs(again - after) < 1e-6, (kind, after, again)
 
 
+def adapted(model, adapter, saves, **loop):
+    """training() with an adapter between model and loop; each of `saves` is (type, params). Says 16 logits."""
+    nodes, wires = training(model, **loop)
+    wires = [("adapter",) + w[1:] if w[0] == "model" else w for w in wires] + [("model", "model", "adapter", "model")]
+    nodes.update({"adapter": ("snug:Adapter", adapter), "infer": ("Inference", {}),
+                  "input": ("TensorInput", {"shape": "2,9", "dtype": "int64", "value_mode": "explicit", "values": TOKENS})})
+    wires += [("train", "model", "infer", "model"), ("input", "tensor", "infer", "input")]
+    print_wires(nodes, wires, "infer", "output", "said")
+    for i, save in enumerate(saves):
+        nodes["save%d" % i] = save
+        wires.append(("train", "model", "save%d" % i, "model"))
+        if save[0] == "CheckpointSaver":
+            wires.append(("train", "optimizer", "save%d" % i, "optimizer"))
+    return nodes, wires
+
+
+def logits(result):
+    said = result.doc["results"]["said"]["message"]
+    return [float(x.strip(" ].")) for x in said[said.rindex("[") + 1:].split(",") if x.strip(" ].")]
+
+
+def base_of(torch, snug, name):
+    """Everything of a checkpoint's model that is not an adapter."""
+    state = torch.load(os.path.join(snug.home, "models", name))["model_state_dict"]
+    return {n: t for n, t in state.items() if "lora_" not in n}
+
+
+# ids: N4 L3 case-T77
+def test_adapters_tune_imported(snug):
+    """LoRA and QLoRA lower the loss on a real text; the base keeps its bits; merged weights give the outputs."""
+    torch = need_torch()
+    import hf_make
+    need_text(snug)
+    for kind in ("gpt2", "llama"):
+        for form in ({"kind": "lora"}, {"kind": "qlora"}, {"kind": "lora", "base": "int8"}):
+            name = kind + form["kind"] + form.get("base", "")
+            hf_make.make(os.path.join(snug.dir, name), kind, vocab_size=320)
+            model, adapter = ("snug:PretrainedLM", {"path": name}), dict(form, rank=8, alpha=16)
+            nodes, wires = adapted(model, adapter, [("CheckpointSaver", {"path": name + "-0.pt"})], max_steps=1)
+            nodes["optimizer"] = ("Optimizer", {"type": "SGD", "lr": 0.0})
+            before = measured(run(snug, nodes, wires))
+            nodes, wires = adapted(model, adapter, [
+                ("CheckpointSaver", {"path": name + "-1.pt"}),
+                ("ModelSaver", {"format": "huggingface", "path": name + "-merged", "merge": True})])
+            nodes["optimizer"] = ("Optimizer", {"type": "AdamW", "lr": 0.01})
+            trained = run(snug, nodes, wires)
+            after = measured(trained)
+            assert after < before - 0.1, (name, before, after)
+            first, last = base_of(torch, snug, name + "-0.pt"), base_of(torch, snug, name + "-1.pt")
+            assert first and set(first) == set(last), set(first) ^ set(last)
+            for n, t in first.items():
+                same = t.numpy().tobytes() == last[n].numpy().tobytes()
+                assert t.dtype == last[n].dtype and same, (name, n)
+            assert any(t.dtype == torch.uint8 for t in first.values()) == (name[-4:] != "lora" or "qlora" in name), name
+            merged = ("snug:PretrainedLM", {"path": name + "-merged"})
+            assert abs(loss_before(snug, merged) - after) < 1e-5 * after, name
+            want = logits(trained)
+            nodes = {"model": merged, "input": ("TensorInput", {"shape": "2,9", "dtype": "int64", "value_mode": "explicit",
+                                                                "values": TOKENS}), "infer": ("Inference", {})}
+            wires = [("model", "model", "infer", "model"), ("input", "tensor", "infer", "input")]
+            print_wires(nodes, wires, "infer", "output", "said")
+            found = logits(run(snug, nodes, wires))
+            assert len(want) >= 16 and len(want) == len(found), (want, found)
+            assert all(abs(a - b) <= 1e-5 * max(1, abs(a)) for a, b in zip(want, found)), (name, want, found)
+
+
 TINY = dict(SMALL, vocab_size=320, max_seq_len=64)
 
 
