@@ -242,10 +242,18 @@ static void add_wrapped(struct str *out, const char *text, int indent)
     str_add(out, "\n");
 }
 
+static void note_row(const char *note, struct str *out)
+{
+    if (!note)
+        return;
+    str_add(out, "  note               ");
+    add_wrapped(out, note, 21);
+}
+
 /* What the graph's own choices save at the peak, and why that is little. */
 static void saving_rows(const json_t *plan, struct str *out)
 {
-    const char *name, *note = json_get_str(plan, "precision_note", NULL);
+    const char *name;
     char size[32];
     json_t *value;
     json_object_foreach(json_object_get(plan, "savings"), name, value)
@@ -259,10 +267,8 @@ static void saving_rows(const json_t *plan, struct str *out)
                 100 * json_get_f64(plan, "recompute_share", 0));
         str_add(out, "\n");
     }
-    if (note) {
-        str_add(out, "  note               ");
-        add_wrapped(out, note, 21);
-    }
+    note_row(json_get_str(plan, "precision_note", NULL), out);
+    note_row(json_get_str(plan, "loss_chunk_note", NULL), out);
 }
 
 static void chart_of(json_t *program, struct str *out)

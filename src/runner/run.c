@@ -435,6 +435,11 @@ json_t *run_plan_json(const struct run *r, bool timeline)
         json_put_f64(d, "recompute_share", r->bill.recompute_share);
     if (r->bill.precision_note[0])
         json_put_str(d, "precision_note", r->bill.precision_note);
+    if (r->bill.unchunked) {
+        char note[256];
+        (void)snprintf(note, sizeof note, "loss_chunk_tokens has no effect: %s", r->bill.unchunked);
+        json_put_str(d, "loss_chunk_note", note);
+    }
     json_t *programs = json_object_get(d, "programs"), *row;
     size_t i;
     json_array_foreach(programs, i, row)

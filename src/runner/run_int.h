@@ -153,6 +153,7 @@ struct run_bill {
     double train_flops; /* arithmetic of a micro-batch of the training loop with the largest peak */
     double recompute_share;   /* what checkpointing adds to it: 0.2 is a fifth */
     char precision_note[512]; /* P12: why precision saves little here; "" when it saves */
+    const char *unchunked;    /* why loss_chunk_tokens has no effect (train/step.h); NULL */
 };
 
 struct run {

@@ -420,6 +420,8 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
     TRY(train_new(&c, &parts, &sink, &dump, &t, e));
     vec_push(&r->trains, t);
     if (r->planning) {
+        if (train_steps(t)->unchunked)
+            r->bill.unchunked = train_steps(t)->unchunked;
         run_account(r, n, train_exec(t), &m->vars, train_steps(t)->programs);
         move_home(m, t);
         set_results(r, node, t, &model, &optimizer);

@@ -1,6 +1,7 @@
 /* chunk_test.c - loss_chunk_tokens: head and cross-entropy in chunks against the whole. */
 #include "train/train_test_support.h"
 
+#include "ir/build.h"
 #include "passes/passes.h"
 
 #include <math.h>
@@ -113,6 +114,154 @@ TEST(
         trial_close(&t);
     }
     trial_close(&first);
+}
+
+TEST(chunked_loss_class_weights, "L6: class weights weigh the chunks as they weigh the whole")
+{
+    static char loss[4096];
+    int used = snprintf(loss, sizeof loss, "{'type':'CrossEntropyLoss','weight':[");
+    for (int i = 0; i < 300; i++)
+        used += snprintf(loss + used, sizeof loss - (size_t)used, "%s%d", i ? "," : "", i % 4);
+    (void)snprintf(loss + used, sizeof loss - (size_t)used, "]}");
+    struct trial_setup s = classifier(96, 32, 300);
+    s.loss = loss;
+    check_close(s, 300, 4e-6);
+}
+
+/* A head over 50 classes by hand, as GPT-2's files have it ([E, V]) or the other way round;
+ * gradients as outputs. chunk 0: whole. */
+struct head_net {
+    struct ir_vars vars;
+    struct ir_program *p;
+    struct exec *x;
+    const char *why;
+};
+enum { TOKENS = 21, WIDTH = 8, CLASSES = 50 };
+
+static int head_weight(struct head_net *n, const char *name, struct shape s, bool trainable)
+{
+    struct ir_var v = {
+        .name = name,
+        .dtype = DT_F32,
+        .shape = s,
+        .trainable = trainable,
+        .of = IR_NONE,
+        .node = IR_NONE};
+    return ir_var_read(n->p, ir_var_new(&n->vars, &v));
+}
+
+static void head_run(struct head_net *n, bool in_out, bool frozen, int chunk)
+{
+    struct err e = {0};
+    int grads[4], at;
+    *n = (struct head_net){0};
+    ir_vars_init(&n->vars);
+    n->p = ir_program_new("head", &n->vars);
+    int x = ir_input(n->p, "x", DT_F32, SHAPE(TOKENS, WIDTH));
+    int target = ir_input(n->p, "target", DT_I64, SHAPE(TOKENS));
+    n->p->phase = PHASE_FORWARD;
+    int first = head_weight(n, "a", SHAPE(WIDTH, WIDTH), true);
+    int w = head_weight(n, "w", in_out ? SHAPE(WIDTH, CLASSES) : SHAPE(CLASSES, WIDTH), !frozen);
+    x = ir_linear(n->p, x, first, IR_NONE);
+    x = in_out ? ir_gemm(n->p, x, w, IR_NONE, false, false) : ir_linear(n->p, x, w, IR_NONE);
+    n->p->phase = PHASE_LOSS;
+    struct loss_attr attr = {.reduction = REDUCE_MEAN, .ignore_index = -100};
+    int loss = ir_cross_entropy(n->p, x, target, IR_NONE, &attr);
+    int seed = ir_input(n->p, "seed", DT_F32, shape_scalar());
+    ir_output(n->p, loss, "loss");
+    struct loss_chunk_options o = {.tokens = chunk, .loss = loss, .seed = seed};
+    if (chunk)
+        CHECK_OK(pass_loss_chunk(n->p, &o, &n->why, &e), &e);
+    ir_backward(n->p, loss, seed, grads);
+    CHECK_EQ(grads[1] == IR_NONE, frozen);
+    ir_output(n->p, grads[0], "grad:a");
+    if (!frozen)
+        ir_output(n->p, grads[1], "grad:w");
+    CHECK_OK(ir_status(n->p, &e), &e);
+    ir_dead_code(n->p);
+    CHECK_OK(ir_verify(n->p, &e), &e);
+    CHECK_OK(exec_new(&n->vars, &n->p, 1, NULL, &n->x, &e), &e);
+    CHECK_OK(exec_map(n->x, &e), &e);
+    for (int i = 0; i < WIDTH * WIDTH; i++)
+        ((float *)exec_var(n->x, 0))[i] = (float)(i * 7 % 23 - 11) / 16;
+    for (int i = 0; i < CLASSES * WIDTH; i++) { /* the same numbers, whatever their order */
+        at = in_out ? i % WIDTH * CLASSES + i / WIDTH : i;
+        ((float *)exec_var(n->x, 1))[at] = (float)(i * 13 % 41 - 20) / 32;
+    }
+    for (int i = 0; i < TOKENS * WIDTH; i++)
+        ((float *)exec_value(n->x, 0, ir_input_find(n->p, "x")))[i] = (float)(i * 5 % 17 - 8) / 8;
+    for (int i = 0; i < TOKENS; i++)
+        ((int64_t *)exec_value(n->x, 0, ir_input_find(n->p, "target")))[i] = i * 11 % CLASSES;
+    *(float *)exec_value(n->x, 0, ir_input_find(n->p, "seed")) = 1;
+    CHECK_OK(exec_run(n->x, 0, &e), &e);
+}
+
+static const float *head_output(struct head_net *n, const char *name)
+{
+    return exec_value(n->x, 0, ir_output_find(n->p, name));
+}
+
+static void head_close(struct head_net *n)
+{
+    exec_free(n->x);
+    ir_program_free(n->p);
+    ir_vars_release(&n->vars);
+}
+
+static bool head_has(const struct head_net *n, enum opcode code)
+{
+    for (size_t i = 0; i < n->p->ops.n; i++)
+        if (n->p->ops.data[i].code == code)
+            return true;
+    return false;
+}
+
+TEST(chunked_loss_heads, "L6 L3: heads stored [E, V], and frozen heads: the unchunked gradients")
+{
+    for (int form = 0; form < 4; form++) {
+        bool in_out = form & 1, frozen = form & 2;
+        struct head_net whole, parts;
+        double size, d;
+        head_run(&whole, in_out, frozen, 0);
+        head_run(&parts, in_out, frozen, 4);
+        CHECK(parts.why == NULL && head_has(&parts, OP_LINEAR_CROSS_ENTROPY));
+        CHECK(!head_has(&parts, OP_CROSS_ENTROPY));
+        CHECK_NEAR(
+            (double)*head_output(&whole, "loss"), (double)*head_output(&parts, "loss"), 1e-5);
+        d = largest_difference(
+            head_output(&whole, "grad:a"), head_output(&parts, "grad:a"), WIDTH * WIDTH, &size);
+        CHECK(size > 0 && d <= 4e-6 * size);
+        if (!frozen) {
+            d = largest_difference(
+                head_output(&whole, "grad:w"), head_output(&parts, "grad:w"), WIDTH * CLASSES,
+                &size);
+            CHECK(size > 0 && d <= 4e-6 * size);
+        }
+        head_close(&whole);
+        head_close(&parts);
+    }
+}
+
+TEST(
+    chunked_loss_adapted_head,
+    "L6 L3: an adapter on the head leaves nothing to cut, and it is said")
+{
+    static const struct adapter_config on_head = {.rank = 2, .alpha = 4, .targets = "z"};
+    static const struct adapter_config before = {.rank = 2, .alpha = 4, .targets = "a"};
+    struct trial_setup s = classifier(16, 8, 20);
+    struct trial t;
+    s.config.levers.loss_chunk_tokens = 3;
+    s.adapter = &on_head;
+    trial_open(&t, &s);
+    CHECK(trial_warned(&t, "loss_chunk_tokens") && t.train->steps.unchunked != NULL);
+    CHECK(has(&t, 0, OP_CROSS_ENTROPY));
+    trial_run(&t);
+    trial_close(&t);
+    s.adapter = &before; /* the head itself is frozen then, and cut */
+    trial_open(&t, &s);
+    CHECK(!trial_warned(&t, "loss_chunk_tokens") && has(&t, 0, OP_LINEAR_CROSS_ENTROPY));
+    trial_run(&t);
+    trial_close(&t);
 }
 
 TEST(chunked_loss_precisions, "L6 P2: under autocast, with the gradient scaler, with accumulation")

@@ -465,6 +465,21 @@ def test_adapters_tune_imported(snug):
             assert all(abs(a - b) <= 1e-5 * max(1, abs(a)) for a, b in zip(want, found)), (name, want, found)
 
 
+# ids: L6
+def test_chunks_without_effect(snug):
+    """Where chunks of the loss change nothing, the plan says so already, and the run warns."""
+    harness.need_fashion()
+    rows = [("Flatten", {}), ("Linear", {"in_features": 784, "out_features": 10}), ("ReLU", {})]
+    for layers, said in ((harness.layers(*rows), True), (harness.layers(*rows[:2]), False)):
+        path = snug.write("g.json", harness.training_graph(layers, train__loss_chunk_tokens=8, train__max_steps=2))
+        plan = snug.json("plan", path)
+        assert plan.rc == 0, plan
+        assert ("no effect" in plan.doc.get("loss_chunk_note", "")) == said, plan.doc
+        assert ("loss_chunk_tokens has no effect" in " ".join(snug("plan", path).out.split())) == said
+        result = snug.json("run", path)
+        assert (sum(w["kind"] == "loss_chunk_tokens" for w in result.doc["warnings"]) == 1) == said, result.doc["warnings"]
+
+
 TINY = dict(SMALL, vocab_size=320, max_seq_len=64)
 
 
