@@ -320,6 +320,62 @@ TEST(checkpoint_blocks, "L1 case-T36: marked blocks: the same gradients, a falli
     }
 }
 
+/* Cheap chains with views in them before and within blocks: what a checkpoint runs again reads what
+ * is itself computed again, and its cheap results are computed again for their readers. */
+static void build_chains(struct net *n, int blocks, int count)
+{
+    enum { ROWS = 32, WIDTH = 64 };
+    char name[16];
+    net_begin(n);
+    int x = ir_input(n->p, "x", DT_F32, SHAPE(ROWS, WIDTH));
+    n->p->phase = PHASE_FORWARD;
+    for (int i = 0; i < blocks; i++) {
+        (void)snprintf(name, sizeof name, "v%d", i);
+        int v = weight(n, name, SHAPE(WIDTH, WIDTH), true);
+        n->p->block = IR_NONE;
+        x = ir_unary(n->p, OP_SILU, ir_linear(n->p, x, v, IR_NONE)); /* its gradient reads x */
+        n->p->block = i;
+        int in = ir_unary(n->p, OP_SIGMOID, x);
+        int h = ir_unary(n->p, OP_TANH, ir_linear(n->p, in, v, IR_NONE));
+        h = ir_binary(n->p, OP_MUL, h, ir_unary(n->p, OP_SILU, in));
+        h = ir_reshape(n->p, h, SHAPE(ROWS, 2, WIDTH / 2));
+        h = ir_unary(n->p, OP_SIGMOID, ir_unary(n->p, OP_TANH, h));
+        h = ir_reshape(n->p, h, SHAPE(ROWS, WIDTH));
+        int g = ir_binary(n->p, OP_MUL, h, ir_unary(n->p, OP_SILU, h));
+        x = ir_binary(n->p, OP_ADD, x, ir_binary(n->p, OP_MUL, g, ir_linear(n->p, g, v, IR_NONE)));
+    }
+    n->p->block = IR_NONE;
+    n->p->phase = PHASE_LOSS;
+    int loss = ir_mean(n->p, ir_binary(n->p, OP_MUL, x, x), 3, false);
+    net_end(n, loss, count);
+    for (int v = 0; v < blocks; v++)
+        for (int i = 0; i < WIDTH * WIDTH; i++)
+            ((float *)exec_var(n->x, v))[i] = (float)((i * 7 + v * 13) % 29 - 14) / 64;
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        net_value(n, "x")[i] = (float)(i % 17 - 8) / 8;
+}
+
+TEST(
+    recompute_second_runs,
+    "L1 case-T36: chains over what checkpoints run again: the same gradients")
+{
+    enum { BLOCKS = 4, SIZE = 64 * 64 };
+    static float first[BLOCKS][SIZE];
+    for (int count = 0; count <= BLOCKS; count++) {
+        struct net n;
+        char name[24];
+        build_chains(&n, BLOCKS, count);
+        run_net(&n);
+        for (int v = 0; v < BLOCKS; v++) {
+            (void)snprintf(name, sizeof name, "grad:%s", n.vars.list.data[v].name);
+            if (count == 0)
+                memcpy(first[v], net_value(&n, name), sizeof first[v]);
+            CHECK(memcmp(first[v], net_value(&n, name), sizeof first[v]) == 0);
+        }
+        net_close(&n);
+    }
+}
+
 /* ---- the update in the backward pass ---- */
 
 static int64_t category_peak(struct trial *t, enum category c)
