@@ -23,7 +23,7 @@ LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "n
          "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False}
 
 
-# ids: E5, T8
+# ids: E5 T8
 def test_does_it_fit_and_what_would_make_it(snug):
     """Each piece of advice, typed in, gives the figure that it was promised with; the last one fits."""
     config = snug.write("config.json", json.dumps(LLAMA))
@@ -69,7 +69,7 @@ def test_configs_of_many_kinds(snug):
     assert r.rc == 1 and "newest" in r.doc["error"]["message"] and "--family" in r.doc["error"]["hint"]
 
 
-# ids: E5, E9
+# ids: E5 E9
 def test_a_config_is_answered_by_line_and_card(snug):
     config = snug.write("config.json", json.dumps({
         "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -91,7 +91,7 @@ def test_a_config_is_answered_by_line_and_card(snug):
     assert "GiB" in text and " GB" in text and "<- peak" in text and "ddp each card needs the whole bill" in text
 
 
-# ids: E8, E9
+# ids: E8 E9
 def test_founding_formula(snug):
     line = "estimate --params 7e9 --layers 32 --hidden 4096 --heads 32 --seq 2048 --formula founding".split()
     d = snug.json(*line).doc
@@ -124,7 +124,7 @@ EXAMPLES = ("mlp", "fashion-cnn", "resnet18-cifar")
 OVER_MOST, GIB = 0.25, 2 ** 30
 
 
-# ids: E1, E2
+# ids: E1 E2
 def test_static_estimate_is_its_lines(snug):
     """Bytes a trained parameter by optimizer, 2 bytes a weight under autocast, 20% on the sum, 128 MiB on top."""
     path = snug.write("g.json", json.dumps(harness.training_graph()))
@@ -160,7 +160,7 @@ def test_what_cannot_be_estimated_whole_is_rough(snug):
     assert "rough" in snug("estimate", snug.write("g.json", json.dumps(graph))).out
 
 
-# ids: E1, E3
+# ids: E1 E3
 def test_a_default_never_decides_the_input_size(snug):
     """A recurrent model behind a resize whose side only the default says; with the side given it is whole."""
     rows = harness.layers(("Reshape", {"shape": "32,32"}), ("LSTM", {"input_size": 32, "hidden_size": 8}),
