@@ -415,7 +415,7 @@ def adapted(model, adapter, saves, **loop):
     return nodes, wires
 
 
-def logits(result):
+def said_logits(result):
     said = result.doc["results"]["said"]["message"]
     return [float(x.strip(" ].")) for x in said[said.rindex("[") + 1:].split(",") if x.strip(" ].")]
 
@@ -455,12 +455,12 @@ def test_adapters_tune_imported(snug):
             assert any(t.dtype == torch.uint8 for t in first.values()) == (name[-4:] != "lora" or "qlora" in name), name
             merged = ("snug:PretrainedLM", {"path": name + "-merged"})
             assert abs(loss_before(snug, merged) - after) < 1e-5 * after, name
-            want = logits(trained)
+            want = said_logits(trained)
             nodes = {"model": merged, "input": ("TensorInput", {"shape": "2,9", "dtype": "int64", "value_mode": "explicit",
                                                                 "values": TOKENS}), "infer": ("Inference", {})}
             wires = [("model", "model", "infer", "model"), ("input", "tensor", "infer", "input")]
             print_wires(nodes, wires, "infer", "output", "said")
-            found = logits(run(snug, nodes, wires))
+            found = said_logits(run(snug, nodes, wires))
             assert len(want) >= 16 and len(want) == len(found), (want, found)
             assert all(abs(a - b) <= 1e-5 * max(1, abs(a)) for a, b in zip(want, found)), (name, want, found)
 
