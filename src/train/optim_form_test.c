@@ -87,25 +87,32 @@ TEST(
     }
 }
 
+/* A run that is saved after 10 updates and resumed ends where `whole`, of the same setup, did. */
+static void check_resume(const struct trial_setup *s, struct trial *whole)
+{
+    struct trial part, rest;
+    char path[512];
+    trial_open(&part, s);
+    trial_run_to(&part, 10);
+    trial_save(&part, path, "part");
+    trial_open(&rest, s);
+    trial_resume(&rest, path);
+    trial_run(&rest);
+    trial_check_same(whole, &rest);
+    trial_close(&part);
+    trial_close(&rest);
+}
+
 TEST(int8_resumes, "L4 A7: saved and resumed in the middle, codes and scales go on bit by bit")
 {
     for (int i = 0; i < INT8_OPTIMS; i++) {
         struct trial_setup s = wide(int8_optims[i]);
-        struct trial whole, half, rest;
-        char path[512];
+        struct trial whole;
         s.config.levers.optimizer_state = OPTIM_STATE_INT8;
         trial_open(&whole, &s);
         trial_run(&whole);
-        trial_open(&half, &s);
-        trial_run_to(&half, 10);
-        trial_save(&half, path, "half");
-        trial_open(&rest, &s);
-        trial_resume(&rest, path);
-        trial_run(&rest);
-        trial_check_same(&whole, &rest);
+        check_resume(&s, &whole);
         trial_close(&whole);
-        trial_close(&half);
-        trial_close(&rest);
     }
 }
 
@@ -149,22 +156,13 @@ TEST(
     "L4: a matrix costs its rows and columns, a vector its elements; it learns and resumes")
 {
     struct trial_setup s = wide("{'type':'Adafactor','lr':0.05}");
-    struct trial whole, half, rest;
-    char path[512];
+    struct trial whole;
     trial_open(&whole, &s);
     CHECK_EQ(bytes_of(&whole, CATEGORY_OPTIMIZER_STATE), (64 + 128 + 128 + 128 + 3 + 3) * 4);
     trial_run(&whole);
     CHECK(trial_metric(&whole, "final_train_loss") < 0.9);
-    trial_open(&half, &s);
-    trial_run_to(&half, 10);
-    trial_save(&half, path, "half");
-    trial_open(&rest, &s);
-    trial_resume(&rest, path);
-    trial_run(&rest);
-    trial_check_same(&whole, &rest);
+    check_resume(&s, &whole);
     trial_close(&whole);
-    trial_close(&half);
-    trial_close(&rest);
 }
 
 /* ---- weights in 16 bits ---- */
@@ -265,24 +263,15 @@ TEST(half_resumes, "P9 case-T24: every form is resumed bit by bit; moments stay 
     for (int i = 0; i < 6; i++) {
         struct trial_setup s = half(
             "{'type':'Adam','lr':0.003}", i & 1 ? DT_F16 : DT_BF16, (enum master_weights)(i / 2));
-        struct trial whole, part, rest;
-        char path[512];
+        struct trial whole;
         s.config.patience = i / 2 == 0 ? 3 : 0;
         s.val = s.train;
         trial_open(&whole, &s);
         trial_run(&whole);
-        trial_open(&part, &s);
-        trial_run_to(&part, 10);
-        trial_save(&part, path, "half");
-        trial_open(&rest, &s);
-        trial_resume(&rest, path);
-        trial_run(&rest);
-        trial_check_same(&whole, &rest);
-        int v = ir_var_find(&rest.vars, "exp_avg_sq:" WIDE_W);
-        CHECK_EQ(rest.vars.list.data[v].dtype, DT_F32);
+        check_resume(&s, &whole);
+        int v = ir_var_find(&whole.vars, "exp_avg_sq:" WIDE_W);
+        CHECK_EQ(whole.vars.list.data[v].dtype, DT_F32);
         trial_close(&whole);
-        trial_close(&part);
-        trial_close(&rest);
     }
 }
 
@@ -402,20 +391,11 @@ TEST(adapters_resume, "L3 A7: adapters, codes and scales go on bit by bit from a
 {
     for (int i = 0; i < BASES; i++) {
         struct trial_setup s = adapted(&bases[i]);
-        struct trial whole, part, rest;
-        char path[512];
+        struct trial whole;
         trial_open(&whole, &s);
         trial_run(&whole);
-        trial_open(&part, &s);
-        trial_run_to(&part, 10);
-        trial_save(&part, path, "part");
-        trial_open(&rest, &s);
-        trial_resume(&rest, path);
-        trial_run(&rest);
-        trial_check_same(&whole, &rest);
+        check_resume(&s, &whole);
         trial_close(&whole);
-        trial_close(&part);
-        trial_close(&rest);
     }
 }
 
