@@ -1,35 +1,190 @@
-/* source.c - segments of device memory against a budget. */
+/* source.c - segments of device memory against a budget; the host as a device. */
 #include "mem/source.h"
 
+#include "base/env.h"
 #include "base/str.h"
 
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-static void *host_map(struct mem_source *s, int64_t size_bytes)
+static void *at(uint64_t addr)
 {
-    (void)s;
-    void *p =
-        mmap(NULL, (size_t)size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return NULL;
-    if (size_bytes >= HUGE_PAGE_BYTES)
-        (void)madvise(p, (size_t)size_bytes, MADV_HUGEPAGE); /* advice only */
-    return p;
+    return (void *)(uintptr_t)addr;
 }
 
-static void host_unmap(struct mem_source *s, void *p, int64_t size_bytes)
+/* The host. */
+
+static uint64_t host_mmap(int64_t size_bytes, int protection)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | (protection == PROT_NONE ? MAP_NORESERVE : 0);
+    void *p = mmap(NULL, (size_t)size_bytes, protection, flags, -1, 0);
+    return p == MAP_FAILED ? 0 : (uint64_t)(uintptr_t)p;
+}
+
+static void advise_huge(uint64_t addr, int64_t size_bytes)
+{
+    if (size_bytes >= HUGE_PAGE_BYTES)
+        (void)madvise(at(addr), (size_t)size_bytes, MADV_HUGEPAGE); /* advice only */
+}
+
+static uint64_t host_take(struct mem_source *s, int64_t size_bytes)
 {
     (void)s;
-    ASSERT(munmap(p, (size_t)size_bytes) == 0);
+    uint64_t addr = host_mmap(size_bytes, PROT_READ | PROT_WRITE);
+    if (addr)
+        advise_huge(addr, size_bytes);
+    return addr;
+}
+
+static void host_give(struct mem_source *s, uint64_t addr, int64_t size_bytes)
+{
+    (void)s;
+    ASSERT(munmap(at(addr), (size_t)size_bytes) == 0);
+}
+
+static uint64_t host_reserve(struct mem_source *s, int64_t size_bytes)
+{
+    (void)s;
+    return host_mmap(size_bytes, PROT_NONE);
+}
+
+static bool host_map(struct mem_source *s, uint64_t addr, int64_t size_bytes)
+{
+    (void)s;
+    if (mprotect(at(addr), (size_t)size_bytes, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    advise_huge(addr, size_bytes);
+    return true;
+}
+
+/* A fresh mapping over the old one: its pages are gone, and nothing is committed for it. */
+static void host_unmap(struct mem_source *s, uint64_t addr, int64_t size_bytes)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    (void)s;
+    ASSERT(mmap(at(addr), (size_t)size_bytes, PROT_NONE, flags, -1, 0) == at(addr));
 }
 
 void mem_source_init_host(struct mem_source *s, int64_t budget_bytes)
 {
     *s = (struct mem_source){
-        .map = host_map, .unmap = host_unmap, .device = "cpu", .budget_bytes = budget_bytes};
+        .take = host_take,
+        .give = host_give,
+        .reserve = host_reserve,
+        .release = host_give,
+        .map = host_map,
+        .unmap = host_unmap,
+        .device = "cpu",
+        .budget_bytes = budget_bytes};
 }
+
+/* The budget. */
+
+/* Sets `size_bytes` aside before the device is asked: with several threads what was checked must
+ * still hold when the memory comes. */
+static bool charge(struct mem_source *s, int64_t size_bytes)
+{
+    int64_t held = atomic_load(&s->held_bytes);
+    do {
+        int64_t room = (s->budget_bytes ? s->budget_bytes : INT64_MAX) - held;
+        if (size_bytes > room)
+            return false;
+    } while (!atomic_compare_exchange_weak(&s->held_bytes, &held, held + size_bytes));
+    return true;
+}
+
+static void discharge(struct mem_source *s, int64_t size_bytes)
+{
+    int64_t was = atomic_fetch_sub(&s->held_bytes, size_bytes);
+    ASSERT(size_bytes > 0 && size_bytes <= was);
+}
+
+/* What was set aside is really held now. */
+static void note_peak(struct mem_source *s)
+{
+    int64_t held = atomic_load(&s->held_bytes), peak = atomic_load(&s->held_bytes_peak);
+    while (held > peak && !atomic_compare_exchange_weak(&s->held_bytes_peak, &peak, held))
+        ;
+}
+
+uint64_t mem_source_segment_take(struct mem_source *s, int64_t size_bytes)
+{
+    ASSERT(size_bytes > 0);
+    if (!charge(s, size_bytes))
+        return 0;
+    uint64_t addr = s->take(s, size_bytes);
+    if (!addr) {
+        discharge(s, size_bytes);
+        return 0;
+    }
+    note_peak(s);
+    atomic_fetch_add(&s->taken_n, 1);
+    return addr;
+}
+
+void mem_source_segment_give(struct mem_source *s, uint64_t addr, int64_t size_bytes)
+{
+    s->give(s, addr, size_bytes);
+    discharge(s, size_bytes);
+}
+
+bool mem_source_adopt(struct mem_source *s, int64_t size_bytes)
+{
+    if (!charge(s, size_bytes))
+        return false;
+    note_peak(s);
+    atomic_fetch_add(&s->taken_n, 1);
+    return true;
+}
+
+bool mem_source_can_expand(const struct mem_source *s)
+{
+    return s->reserve && s->release && s->map && s->unmap;
+}
+
+uint64_t mem_source_reserve(struct mem_source *s, int64_t size_bytes)
+{
+    return s->reserve(s, size_bytes);
+}
+
+void mem_source_release(struct mem_source *s, uint64_t addr, int64_t size_bytes)
+{
+    s->release(s, addr, size_bytes);
+}
+
+bool mem_source_map(struct mem_source *s, uint64_t addr, int64_t size_bytes)
+{
+    ASSERT(size_bytes > 0);
+    if (!charge(s, size_bytes))
+        return false;
+    if (!s->map(s, addr, size_bytes)) {
+        discharge(s, size_bytes);
+        return false;
+    }
+    note_peak(s);
+    return true;
+}
+
+void mem_source_unmap(struct mem_source *s, uint64_t addr, int64_t size_bytes)
+{
+    s->unmap(s, addr, size_bytes);
+    discharge(s, size_bytes);
+}
+
+void mem_source_info(struct mem_source *s, int64_t *free_bytes, int64_t *total_bytes)
+{
+    if (s->info) {
+        s->info(s, free_bytes, total_bytes);
+        return;
+    }
+    int64_t held = atomic_load(&s->held_bytes);
+    *total_bytes = s->budget_bytes ? s->budget_bytes : host_capacity_bytes() + held;
+    *free_bytes = *total_bytes > held ? *total_bytes - held : 0;
+}
+
+/* Memory of this process. */
 
 static enum status refuse(const struct mem_source *s, int64_t size_bytes, struct err *e)
 {
@@ -48,22 +203,14 @@ static enum status refuse(const struct mem_source *s, int64_t size_bytes, struct
 
 enum status mem_source_take(struct mem_source *s, int64_t size_bytes, void **out, struct err *e)
 {
-    ASSERT(size_bytes > 0 && s->held_bytes >= 0);
-    int64_t room = (s->budget_bytes ? s->budget_bytes : INT64_MAX) - s->held_bytes;
-    void *p = size_bytes <= room ? s->map(s, size_bytes) : NULL;
-    if (!p)
+    uint64_t addr = mem_source_segment_take(s, size_bytes);
+    if (!addr)
         return refuse(s, size_bytes, e);
-    s->held_bytes += size_bytes;
-    if (s->held_bytes > s->held_bytes_peak)
-        s->held_bytes_peak = s->held_bytes;
-    s->taken_n++;
-    *out = p;
+    *out = at(addr);
     return ST_OK;
 }
 
 void mem_source_give(struct mem_source *s, void *p, int64_t size_bytes)
 {
-    ASSERT(size_bytes <= s->held_bytes);
-    s->unmap(s, p, size_bytes);
-    s->held_bytes -= size_bytes;
+    mem_source_segment_give(s, (uint64_t)(uintptr_t)p, size_bytes);
 }

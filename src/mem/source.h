@@ -1,11 +1,16 @@
-/* source.h - where device memory comes from: segments, against one budget.
+/* source.h - where device memory comes from: the driver below the allocator, against one budget.
  *
- * The arena of a static plan and the segments of the pool are both taken here, so a budget
- * (`--memory-gib`, a simulated card's capacity) is enforced in one place. A device of another
- * kind supplies `map` and `unmap`.
+ * The arena of a static plan, the segments of the pool and the pages of expandable segments are all
+ * taken here, so a budget (`--memory-gib`, a simulated card's capacity) is enforced in one place.
+ * A device of another kind supplies the functions; addresses are numbers that nobody here follows,
+ * so the same allocator serves host memory, simulated cards and replays (mem/virtual.h).
  *
  * INVARIANTS
- * 1. held_bytes is what has been taken and not given back; it never passes budget_bytes.
+ * 1. held_bytes is what has been taken or mapped and not given back; it never passes budget_bytes.
+ *    Reserved address ranges hold nothing.
+ *
+ * Threads: every mem_source_* function may be called from several threads at once; the functions
+ * of a driver too, so they lock what they share.
  */
 #ifndef MEM_SOURCE_H
 #define MEM_SOURCE_H
@@ -15,22 +20,59 @@
 #include <stdint.h>
 
 struct mem_source {
-    /* NULL when the device has no such memory left. */
-    void *(*map)(struct mem_source *s, int64_t size_bytes);
-    void (*unmap)(struct mem_source *s, void *p, int64_t size_bytes);
-    void *ctx;            /* for map and unmap */
+    /* A segment (cudaMalloc, cudaFree). The address, a multiple of 512; 0 when there is no such
+     * memory left. */
+    uint64_t (*take)(struct mem_source *s, int64_t size_bytes);
+    void (*give)(struct mem_source *s, uint64_t addr, int64_t size_bytes);
+    /* Free and total bytes of the device (cudaMemGetInfo). NULL: from the budget and what is held;
+     * without a budget the host's capacity. */
+    void (*info)(struct mem_source *s, int64_t *free_bytes, int64_t *total_bytes);
+
+    /* Expandable segments. All four or none: without them expandable_segments has no effect.
+     * `reserve` and `release` deal in address ranges only (cuMemAddressReserve), `map` puts memory
+     * behind a part of one (cuMemCreate, cuMemMap), whole or not at all. */
+    uint64_t (*reserve)(struct mem_source *s, int64_t size_bytes); /* 0: no such range */
+    void (*release)(struct mem_source *s, uint64_t addr, int64_t size_bytes);
+    bool (*map)(struct mem_source *s, uint64_t addr, int64_t size_bytes);
+    void (*unmap)(struct mem_source *s, uint64_t addr, int64_t size_bytes);
+
+    /* Events on streams (cudaEventRecord, cudaEventQuery, cudaEventSynchronize). All NULL: work is
+     * complete as soon as it is issued. An event is asked until it is done, or waited for; then
+     * its number is dropped. */
+    uint64_t (*event_record)(struct mem_source *s, uint64_t stream);
+    bool (*event_done)(struct mem_source *s, uint64_t event);
+    void (*event_wait)(struct mem_source *s, uint64_t event);
+
+    void *ctx;            /* the driver's own */
     const char *device;   /* for errors: "cpu" */
     int64_t budget_bytes; /* 0 is none */
-    int64_t held_bytes, held_bytes_peak;
-    int64_t taken_n; /* segments taken since the start */
+    _Atomic int64_t held_bytes, held_bytes_peak;
+    _Atomic int64_t taken_n; /* segments taken since the start */
 };
 
-/* Host memory, mapped by page and zeroed, with huge pages advised. */
+/* Host memory, mapped by page and zeroed, with huge pages advised. Expandable ranges are reserved
+ * without access and opened as they are mapped. */
 void mem_source_init_host(struct mem_source *s, int64_t budget_bytes);
-/* ST_OOM with need, held and budget. Nothing is held after a failure. */
+
+/* Memory that this process can reach: ST_OOM with need, held and budget. Nothing is held after a
+ * failure. */
 enum status
 mem_source_take(struct mem_source *s, int64_t size_bytes, void **out, struct err *e) NODISCARD;
 /* `size_bytes` as taken. */
 void mem_source_give(struct mem_source *s, void *p, int64_t size_bytes);
+
+/* The same by address, for devices of any kind; 0 when there is none. */
+uint64_t mem_source_segment_take(struct mem_source *s, int64_t size_bytes) NODISCARD;
+void mem_source_segment_give(struct mem_source *s, uint64_t addr, int64_t size_bytes);
+/* Counts a segment that is there already (a replay's start) as held; false above the budget. */
+bool mem_source_adopt(struct mem_source *s, int64_t size_bytes) NODISCARD;
+
+bool mem_source_can_expand(const struct mem_source *s);
+uint64_t mem_source_reserve(struct mem_source *s, int64_t size_bytes) NODISCARD; /* 0: none */
+void mem_source_release(struct mem_source *s, uint64_t addr, int64_t size_bytes);
+bool mem_source_map(struct mem_source *s, uint64_t addr, int64_t size_bytes) NODISCARD;
+void mem_source_unmap(struct mem_source *s, uint64_t addr, int64_t size_bytes);
+
+void mem_source_info(struct mem_source *s, int64_t *free_bytes, int64_t *total_bytes);
 
 #endif
