@@ -425,9 +425,15 @@ static void drop_outputs(struct exec *x, int except)
             end_dynamic(x, &x->programs[k], -1);
 }
 
+static struct exec_program *program_at(struct exec *x, int index)
+{
+    ASSERT(index >= 0 && index < x->n_programs);
+    return &x->programs[index];
+}
+
 enum status exec_run(struct exec *x, int index, struct err *e)
 {
-    struct exec_program *program = &x->programs[index];
+    struct exec_program *program = program_at(x, index);
     bool dynamic = x->options.storage == EXEC_DYNAMIC;
     enum status st = ST_OK;
     exec_library_watch(true);
@@ -467,7 +473,7 @@ static bool all_finite(const struct tensor *t)
 
 int exec_first_nonfinite(struct exec *x, int index, struct err *e)
 {
-    struct exec_program *program = &x->programs[index];
+    struct exec_program *program = program_at(x, index);
     bool dynamic = x->options.storage == EXEC_DYNAMIC;
     int found = IR_NONE;
     for (int i = 0; i < (int)program->ir->ops.n && found == IR_NONE; i++) {
@@ -509,7 +515,7 @@ static void make_ready(struct exec *x, struct exec_program *program, int v)
 
 void *exec_value(struct exec *x, int index, int v)
 {
-    struct exec_program *program = &x->programs[index];
+    struct exec_program *program = program_at(x, index);
     make_ready(x, program, v);
     return address(x, program, v);
 }

@@ -195,6 +195,7 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .batch_metrics = graph_param_bool(n, "batch_metrics"),
         .log_grad_norm = graph_param_bool(n, "log_grad_norm"),
         .log_update_ratio = graph_param_bool(n, "log_update_ratio"),
+        .fresh = !r->o.resume,
         .schedule_per_update = strcmp(graph_param_str(n, "scheduler_step"), "optimizer_step") == 0,
         .accumulate_tokens = strcmp(graph_param_str(n, "accumulate_normalize"), "tokens") == 0,
         .bf16_scaler = graph_param_bool(n, "bf16_scaler"),

@@ -54,6 +54,13 @@ static struct shape shape_from(int rank, const int64_t *dim)
     return s;
 }
 
+/* Under a scaler windows are skipped, and a resumed run begins anywhere: both may go through all of
+ * an epoch whatever max_steps says. */
+static int64_t windows_max(const struct train *t)
+{
+    return t->c.fresh && !t->scaler.enabled ? t->c.max_steps : 0;
+}
+
 static void fill_steps_config(struct train *t, const struct train_parts *parts)
 {
     const struct train_config *c = &t->c;
@@ -68,6 +75,8 @@ static void fill_steps_config(struct train *t, const struct train_parts *parts)
         .last_batch = tp->last_count,
         .accumulate = c->accumulate,
         .max_norm = c->max_norm,
+        .windows_max = windows_max(t),
+        .val_every = c->val_every_steps,
         .scaler = t->scaler.enabled,
         .log_update_ratio = c->log_update_ratio,
         .keep_best = c->patience > 0,
@@ -334,6 +343,7 @@ enum status train_start(
 
 enum status train_resume(struct train *t, const char *path, struct err *e)
 {
+    ASSERT(!t->c.fresh);
     TRY(checkpoint_read(t, path, true, e));
     t->resumed = true;
     t->first_epoch = t->at.epoch;

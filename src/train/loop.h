@@ -34,6 +34,8 @@ struct train_config { /* the TrainingLoop node */
     int64_t checkpoint_every, checkpoint_every_steps, checkpoint_keep;
     int64_t val_every_steps, log_interval;
     bool batch_metrics, log_grad_norm, log_update_ratio;
+    bool fresh; /* train_resume will not be called: programs that max_steps keeps the run from
+                   reaching are left out of the plan */
     bool schedule_per_update, accumulate_tokens, bf16_scaler;
     double scale_initial; /* 0: 65536 */
     bool scale_fixed;
@@ -79,7 +81,8 @@ const struct step_set *train_steps(const struct train *t);
 enum status train_start(
     struct train *t, struct loader *train, struct loader *val, const struct train_weights *w,
     struct err *e) NODISCARD;
-/* Continues from a checkpoint file: everything it holds replaces what train_start set. */
+/* Continues from a checkpoint file: everything it holds replaces what train_start set. Not for a
+ * run that was planned as `fresh`. */
 enum status train_resume(struct train *t, const char *path, struct err *e) NODISCARD;
 /* Only what CheckpointLoader hands over: optimizer, schedule and scaler state, not the position. */
 enum status train_adopt(struct train *t, const char *path, struct err *e) NODISCARD;

@@ -20,7 +20,7 @@ enum status train_validate(struct train *t, double *loss, double *accuracy, stru
     for (int64_t i = 0; i < t->steps_config.val_batches; i++) {
         bool is_short = i == t->steps_config.val_batches - 1 &&
                         t->steps_config.val_last_batch != t->steps_config.val_batch;
-        int index = t->steps.index[is_short ? STEP_EVAL_SHORT : STEP_EVAL];
+        int index = train_program(t, is_short ? STEP_EVAL_SHORT : STEP_EVAL);
         const struct ir_program *p = t->steps.programs[index];
         TRY(loader_next(
             t->val_loader, value_of(t, index, ir_input_find(p, "input")),

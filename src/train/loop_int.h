@@ -55,6 +55,8 @@ bool train_should_stop(struct train *t);
 int64_t train_effective_batch(const struct train *t);
 void train_window_begin(struct train *t);
 
+/* Index of a program of the run. One that step_reach left out is a fault of ours: asserted. */
+int train_program(const struct train *t, enum step_program kind);
 /* loop_step.c: one micro-batch, one update. */
 enum status train_batch(struct train *t, double *loss, struct err *e) NODISCARD;
 /* loop_eval.c: validation over the whole loader. NaN where there is nothing. */

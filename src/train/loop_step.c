@@ -4,11 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-static struct ir_program *program_of(struct train *t, enum step_program kind, int *index)
+int train_program(const struct train *t, enum step_program kind)
 {
-    *index = t->steps.index[kind];
-    ASSERT(*index != IR_NONE);
-    return t->steps.programs[*index];
+    ASSERT(t->steps.index[kind] != IR_NONE);
+    return t->steps.index[kind];
 }
 
 static void *input(struct train *t, int index, const char *name)
@@ -190,10 +189,9 @@ static void set_hyper(struct train *t, int index, int64_t present)
 
 enum status train_batch(struct train *t, double *loss, struct err *e)
 {
-    int index;
     int64_t count, in_window = t->at.batch % t->c.accumulate;
     enum step_program kind = step_program_of(&t->steps_config, t->at.batch);
-    (void)program_of(t, kind, &index);
+    int index = train_program(t, kind);
     if (in_window == 0)
         train_window_begin(t);
     TRY(fill_inputs(t, index, &count, e));

@@ -13,7 +13,7 @@ if(SNUG_COMMIT)
 endif()
 # Whole runs: programs, loop, checkpoints.
 list(APPEND SOURCES precision.c levers.c step.c loop.c loop_step.c loop_eval.c loop_report.c checkpoint.c)
-list(APPEND TESTS precision_test.c layers_test.c levers_test.c chunk_test.c train_test_support.c cases_test.c golden_test.c loop_test.c peak_test.c resume_test.c)
+list(APPEND TESTS precision_test.c layers_test.c levers_test.c chunk_test.c train_test_support.c cases_test.c golden_test.c loop_test.c peak_test.c reach_test.c resume_test.c)
 # How weights and optimizer state are stored.
 list(APPEND SOURCES fill.c optim_form.c)
 list(APPEND TESTS optim_form_test.c)

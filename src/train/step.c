@@ -360,21 +360,30 @@ static void types_set(struct ir_vars *vars, const struct step_config *c)
     }
 }
 
-static bool wanted(const struct step_config *c, bool need[STEP_PROGRAM_COUNT])
+/* How many batches of an epoch run, at most; all of them: the epoch ends. Later epochs begin with
+ * the same batches, so the first one has every program of the run. */
+static int64_t batches_reached(const struct step_config *c)
 {
-    memset(need, 0, STEP_PROGRAM_COUNT * sizeof *need);
-    /* Every place a batch can have shows up in the first window or around the last one. */
-    int64_t window = c->accumulate < c->batches ? c->accumulate : c->batches;
-    for (int64_t i = 0; i < c->batches; i++) {
-        if (i > 2 * window && i < c->batches - 2 * window)
-            i = c->batches - 2 * window;
-        need[step_program_of(c, i)] = true;
+    int64_t windows = (c->batches - 1) / c->accumulate + 1;
+    bool cut = c->windows_max > 0 && c->windows_max < windows;
+    return cut ? c->windows_max * c->accumulate : c->batches;
+}
+
+void step_reach(const struct step_config *c, bool reached[STEP_PROGRAM_COUNT])
+{
+    int64_t end = batches_reached(c);
+    /* Every place that a batch can have is that of one of these. */
+    const int64_t places[] = {0, 1, c->accumulate - 1, end - 1};
+    ASSERT(c->batches > 0);
+    memset(reached, 0, STEP_PROGRAM_COUNT * sizeof *reached);
+    for (int i = 0; i < 4; i++)
+        if (places[i] < end)
+            reached[step_program_of(c, places[i])] = true;
+    bool inside = c->val_every > 0 && c->val_every <= c->windows_max;
+    if (c->val_batches > 0 && (end == c->batches || inside)) {
+        reached[STEP_EVAL] = c->val_batches > 1 || c->val_last_batch == c->val_batch;
+        reached[STEP_EVAL_SHORT] = c->val_last_batch != c->val_batch;
     }
-    if (c->val_batches > 0) {
-        need[STEP_EVAL] = c->val_batches > 1 || c->val_last_batch == c->val_batch;
-        need[STEP_EVAL_SHORT] = c->val_last_batch != c->val_batch;
-    }
-    return c->batches > 0;
 }
 
 enum status step_set_make(
@@ -384,9 +393,10 @@ enum status step_set_make(
     bool need[STEP_PROGRAM_COUNT];
     enum status st = ST_OK;
     *out = (struct step_set){.vars = vars};
-    if (!wanted(c, need))
+    if (c->batches <= 0)
         return err_set(e, ST_INVALID, "0 batches per epoch: the data loader would give nothing");
     TRY(step_check(c, e));
+    step_reach(c, need);
     types_set(vars, c);
     declare(vars, c, out);
     for (int k = 0; k < STEP_PROGRAM_COUNT; k++) {

@@ -4,6 +4,9 @@
  * batch's place in its window (passes/update.h): the last batch of an epoch ends its window, so no
  * window crosses an epoch (A7), and a short last batch has programs of its own. Validation has one
  * program, and one for its short last batch.
+ *
+ * A program that the run cannot reach is not built, and so not in the peak. Only a limit on updates
+ * that ends training within the first epoch cuts any off: otherwise an epoch is whole, and has all.
  */
 #ifndef TRAIN_STEP_H
 #define TRAIN_STEP_H
@@ -31,6 +34,10 @@ struct step_config {
     int64_t batch, batches, last_batch;             /* size; per epoch; size of the last one */
     int64_t val_batch, val_batches, val_last_batch; /* batches 0: no validation */
     int64_t accumulate;
+    int64_t windows_max; /* windows after which training is over for certain; 0: no such limit. The
+                            caller knows that the run begins at batch 0 and that no window is
+                            without an update. */
+    int64_t val_every;   /* validation also after so many updates; 0: not */
     double max_norm;
     bool scaler, log_update_ratio, cycles_momentum;
     bool keep_best; /* early stopping: one more copy of the model's state */
@@ -86,6 +93,8 @@ enum status step_choose(
 
 /* The program of batch `i` of an epoch of c->batches. */
 enum step_program step_program_of(const struct step_config *c, int64_t i);
+/* Which programs the run can reach; c->batches >= 1. Stop, early stopping and errors only end it earlier. */
+void step_reach(const struct step_config *c, bool reached[STEP_PROGRAM_COUNT]);
 /* Layouts and fusions, for programs built elsewhere; verified. */
 enum status step_lower(struct ir_program *p, struct err *e) NODISCARD;
 /* Program of a plain forward pass (Inference): output "output". */

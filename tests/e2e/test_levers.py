@@ -172,6 +172,30 @@ def test_combinations(snug):
     check(trainer, [l for l in LEVERS if l.name in ("blocks", "update in backward")], plain)
 
 
+# ids: A4 L1 T8
+def test_only_what_is_reached_is_planned(snug):
+    """One update of an epoch with an odd last window: that window's program is planned only where it can run."""
+    trainer = Trainer(snug, SMALL, 32, 4, updates=1)  # three batches: a window of two, and one of one
+    odd = [LOOP + "accumulate_steps=2"]
+    path = trainer.graph(None)
+
+    def plan(*sets):
+        done = snug.json("plan", path, "--timeline", *[x for s in (*odd, *sets) for x in ("--set", s)])
+        assert done.rc == 0, done
+        return done.doc["peak_bytes"], [p["name"] for p in done.doc["programs"]]
+
+    reached, whole = ["train.first", "train.last"], ["train.only", "train.first", "train.last"]
+    assert plan()[1] == reached and plan(LOOP + "max_steps=2")[1] == plan(LOOP + "max_steps=0")[1] == whole
+    assert plan(LOOP + "precision=fp16")[1] == whole, "a skipped update is no step"
+    for sets in ([], [LOOP + "checkpoint_every_steps=1"], [LOOP + "max_steps=2"]):
+        doc = trainer(odd + sets)[0]
+        check_memory(doc, [])
+        assert doc["peak_bytes_planned"] == plan(*sets)[0], sets
+    resumed = trainer(odd + [LOOP + "max_steps=0"], "--resume", "auto")[0]
+    assert resumed["resumed_from"] and resumed["metrics"]["total_steps"] == 2, resumed
+    assert resumed["peak_bytes_planned"] == plan(LOOP + "max_steps=0")[0], resumed
+
+
 # ids: L1 T8
 def test_auto_budget(snug):
     """Checkpointing to a budget between the least and the plain peak: it is met, with the same bits."""

@@ -33,6 +33,20 @@ def test_run_text(snug):
     assert "\r" not in result.err and "\033" not in result.out + result.err, result
 
 
+# ids: A4 A9
+def test_validation_is_planned_when_it_happens(snug):
+    """The peak is in validation, which max_steps keeps from happening unless val_every_steps asks for it before."""
+    harness.need_fashion()
+    graph = snug.write("graph.json", harness.training_graph(validate=True, val__batch_size=2000))
+    peaks = {}
+    for steps, every in ((3, 0), (3, 4), (3, 3), (0, 0)):
+        done = snug.json("run", graph, "--set", "train.max_steps=%d" % steps, "--set", "train.val_every_steps=%d" % every,
+                         "--set", "loader.batch_size=500")
+        assert done.rc == 0 and done.doc["peak_bytes_planned"] == done.doc["peak_bytes_measured"], (steps, every, done)
+        peaks[steps, every] = done.doc["peak_bytes_planned"]
+    assert peaks[3, 0] == peaks[3, 4] < peaks[3, 3] == peaks[0, 0], peaks
+
+
 # ids: P2 A9
 def test_predicted_peak_is_the_measured_one(snug):
     harness.need_fashion()
