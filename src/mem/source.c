@@ -5,6 +5,7 @@
 #include "base/str.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/mman.h>
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
@@ -31,14 +32,18 @@ static void advise_huge(uint64_t addr, int64_t size_bytes)
 
 static uint64_t host_take(struct mem_source *s, int64_t size_bytes)
 {
-    (void)s;
-    uint64_t addr = host_mmap(size_bytes, PROT_READ | PROT_WRITE);
+    uint64_t addr = host_mmap(size_bytes + s->tail_bytes, PROT_READ | PROT_WRITE);
     if (addr)
-        advise_huge(addr, size_bytes);
+        advise_huge(addr, size_bytes + s->tail_bytes);
     return addr;
 }
 
 static void host_give(struct mem_source *s, uint64_t addr, int64_t size_bytes)
+{
+    ASSERT(munmap(at(addr), (size_t)(size_bytes + s->tail_bytes)) == 0);
+}
+
+static void host_release(struct mem_source *s, uint64_t addr, int64_t size_bytes)
 {
     (void)s;
     ASSERT(munmap(at(addr), (size_t)size_bytes) == 0);
@@ -73,7 +78,7 @@ void mem_source_init_host(struct mem_source *s, int64_t budget_bytes)
         .take = host_take,
         .give = host_give,
         .reserve = host_reserve,
-        .release = host_give,
+        .release = host_release,
         .map = host_map,
         .unmap = host_unmap,
         .device = "cpu",
@@ -92,13 +97,18 @@ static bool charge(struct mem_source *s, int64_t size_bytes)
         if (size_bytes > room)
             return false;
     } while (!atomic_compare_exchange_weak(&s->held_bytes, &held, held + size_bytes));
-    return true;
+    if (!s->account || s->account(s, size_bytes))
+        return true;
+    atomic_fetch_sub(&s->held_bytes, size_bytes);
+    return false;
 }
 
 static void discharge(struct mem_source *s, int64_t size_bytes)
 {
     int64_t was = atomic_fetch_sub(&s->held_bytes, size_bytes);
     ASSERT(size_bytes > 0 && size_bytes <= was);
+    if (s->account)
+        (void)s->account(s, -size_bytes);
 }
 
 /* What was set aside is really held now. */
@@ -186,19 +196,30 @@ void mem_source_info(struct mem_source *s, int64_t *free_bytes, int64_t *total_b
 
 /* Memory of this process. */
 
-static enum status refuse(const struct mem_source *s, int64_t size_bytes, struct err *e)
+/* "could not get 2 GiB from device "cuda:0": this run holds 1 GiB of a budget of 2 GiB, and ...".
+ */
+static enum status refuse(struct mem_source *s, int64_t size_bytes, struct err *e)
 {
-    char need[32], held[32], budget[32];
-    (void)bytes_text(size_bytes, need, sizeof need);
-    (void)bytes_text(s->held_bytes, held, sizeof held);
-    if (s->budget_bytes == 0)
-        return err_set(
-            e, ST_OOM, "could not get %s from device \"%s\", which holds %s for this run", need,
-            s->device, held);
-    (void)bytes_text(s->budget_bytes, budget, sizeof budget);
+    char need[32], held[32], budget[32], left[32], total[32], of_budget[64] = "", has[96] = "";
+    struct mem_refusal *r = &s->refused;
+    *r = (struct mem_refusal){size_bytes, atomic_load(&s->held_bytes), s->budget_bytes, -1, -1};
+    if (e && s->account_broken && s->account_broken(s, e))
+        return e->status;
+    if (s->info)
+        s->info(s, &r->free_bytes, &r->total_bytes);
+    if (s->budget_bytes)
+        (void)snprintf(
+            of_budget, sizeof of_budget, " of a budget of %s",
+            bytes_text(s->budget_bytes, budget, sizeof budget));
+    if (r->total_bytes >= 0)
+        (void)snprintf(
+            has, sizeof has, ", and %s of the device's %s are free",
+            bytes_text(r->free_bytes, left, sizeof left),
+            bytes_text(r->total_bytes, total, sizeof total));
     return err_set(
-        e, ST_OOM, "could not get %s from device \"%s\": %s of a budget of %s are held", need,
-        s->device, held, budget);
+        e, ST_OOM, "could not get %s from device \"%s\": this run holds %s%s%s",
+        bytes_text(size_bytes, need, sizeof need), s->device,
+        bytes_text(r->held_bytes, held, sizeof held), of_budget, has);
 }
 
 enum status mem_source_take(struct mem_source *s, int64_t size_bytes, void **out, struct err *e)
@@ -210,7 +231,19 @@ enum status mem_source_take(struct mem_source *s, int64_t size_bytes, void **out
     return ST_OK;
 }
 
+void mem_source_lower(struct mem_source *s, int64_t bytes)
+{
+    if (bytes > 0)
+        discharge(s, bytes);
+}
+
+void mem_source_give_rest(struct mem_source *s, void *p, int64_t size_bytes, int64_t held_bytes)
+{
+    s->give(s, (uint64_t)(uintptr_t)p, size_bytes);
+    mem_source_lower(s, held_bytes);
+}
+
 void mem_source_give(struct mem_source *s, void *p, int64_t size_bytes)
 {
-    mem_source_segment_give(s, (uint64_t)(uintptr_t)p, size_bytes);
+    mem_source_give_rest(s, p, size_bytes, size_bytes);
 }

@@ -8,6 +8,8 @@
  * INVARIANTS
  * 1. held_bytes is what has been taken or mapped and not given back; it never passes budget_bytes.
  *    Reserved address ranges hold nothing.
+ * 2. With an account, what it holds for this source is held_bytes: nothing is taken, mapped, given
+ *    back or unmapped beside it.
  *
  * Threads: every mem_source_* function may be called from several threads at once; the functions
  * of a driver too, so they lock what they share.
@@ -19,6 +21,12 @@
 
 #include <stdint.h>
 
+/* The figures of the last request that mem_source_take refused; need_bytes 0: none was. */
+struct mem_refusal {
+    int64_t need_bytes, held_bytes, budget_bytes; /* held of this source; its budget, 0 none */
+    int64_t free_bytes, total_bytes;              /* of the device; -1 unknown */
+};
+
 struct mem_source {
     /* A segment (cudaMalloc, cudaFree). The address, a multiple of 512; 0 when there is no such
      * memory left. */
@@ -27,6 +35,14 @@ struct mem_source {
     /* Free and total bytes of the device (cudaMemGetInfo). NULL: from the budget and what is held;
      * without a budget the host's capacity. */
     void (*info)(struct mem_source *s, int64_t *free_bytes, int64_t *total_bytes);
+
+    /* The account of memory that other processes share; NULL: none. Asked with the bytes that are
+     * wanted, before any of the functions around (false: there is no such room), and told with
+     * their negative after they are gone (always true). So host memory with an account is a
+     * simulated card, in every way that memory is taken. */
+    bool (*account)(struct mem_source *s, int64_t bytes);
+    /* Why the account last said no, where it was not for want of room (a damaged file): fills e. */
+    bool (*account_broken)(struct mem_source *s, struct err *e);
 
     /* Expandable segments. All four or none: without them expandable_segments has no effect.
      * `reserve` and `release` deal in address ranges only (cuMemAddressReserve), `map` puts memory
@@ -46,20 +62,29 @@ struct mem_source {
     void *ctx;            /* the driver's own */
     const char *device;   /* for errors: "cpu" */
     int64_t budget_bytes; /* 0 is none */
+    int64_t
+        tail_bytes; /* host: mapped behind each segment for addresses past it; counted nowhere */
     _Atomic int64_t held_bytes, held_bytes_peak;
     _Atomic int64_t taken_n; /* segments taken since the start */
+    struct mem_refusal refused;
 };
 
 /* Host memory, mapped by page and zeroed, with huge pages advised. Expandable ranges are reserved
  * without access and opened as they are mapped. */
 void mem_source_init_host(struct mem_source *s, int64_t budget_bytes);
 
-/* Memory that this process can reach: ST_OOM with need, held and budget. Nothing is held after a
- * failure. */
+/* Memory that this process can reach: ST_OOM with need, held, budget and what the device has free;
+ * the figures are in `refused`. Nothing is held after a failure. */
 enum status
 mem_source_take(struct mem_source *s, int64_t size_bytes, void **out, struct err *e) NODISCARD;
 /* `size_bytes` as taken. */
 void mem_source_give(struct mem_source *s, void *p, int64_t size_bytes);
+
+/* The caller gave pages of a segment back to the system (madvise): so many bytes of what was taken
+ * are no longer held. mem_source_give_rest then gives the segment back: size_bytes as taken,
+ * held_bytes of them still held. */
+void mem_source_lower(struct mem_source *s, int64_t bytes);
+void mem_source_give_rest(struct mem_source *s, void *p, int64_t size_bytes, int64_t held_bytes);
 
 /* The same by address, for devices of any kind; 0 when there is none. */
 uint64_t mem_source_segment_take(struct mem_source *s, int64_t size_bytes) NODISCARD;
