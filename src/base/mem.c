@@ -70,6 +70,11 @@ void *mem_try_alloc(size_t size_bytes)
     return injected_failure() ? NULL : malloc(size_bytes ? size_bytes : 1);
 }
 
+void *mem_try_resize(void *p, size_t size_bytes)
+{
+    return injected_failure() ? NULL : realloc(p, size_bytes ? size_bytes : 1);
+}
+
 void arena_init(struct arena *a)
 {
     *a = (struct arena){0};

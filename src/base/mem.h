@@ -16,6 +16,7 @@ void *mem_resize(void *p, size_t size_bytes); /* new bytes are undefined */
 char *mem_strdup(const char *s);
 void mem_free(void *p);
 void *mem_try_alloc(size_t size_bytes); /* undefined contents; NULL when there is none */
+void *mem_try_resize(void *p, size_t size_bytes); /* NULL when there is none; `p` is as before */
 void mem_on_exhausted(void (*handler)(size_t size_bytes)); /* must not return */
 
 /* An arena frees everything at once. Owner: whoever called arena_init. */

@@ -19,6 +19,8 @@ void snapshot_free(struct snapshot *s)
     mem_free(s->segments);
     mem_free(s->blocks);
     mem_free(s->events);
+    mem_free(s->lives);
+    mem_free(s->event_life);
     mem_free(s->annotations);
     mem_free(s->streams);
     mem_free(s->pools);

@@ -31,7 +31,7 @@
  * LIMITS: SNAP_DEVICES_MAX devices, SNAP_STREAMS_MAX streams, SNAP_POOLS_MAX pools, SNAP_DEPTH_MAX
  * open marks, 2^32 - 2 events, blocks, texts; options.memory_bytes of host memory (ST_OOM beyond).
  *
- * MEMORY: 48 bytes an event, 40 a block, 4 a frame of each distinct stack, 12 a distinct frame.
+ * MEMORY: 52 bytes an event, 32 a life, 40 a block, 4 a frame of each distinct stack, 12 a frame.
  * While a pickle is read, 16 bytes more for each entry of its memo.
  *
  * FORMAT of JSON snapshots: an object with "segments" and "device_traces" (and, as in pickles,
@@ -131,6 +131,17 @@ struct snap_segment {
     bool large, expandable;
 };
 
+/* One use of one address: from its allocation to the moment it can be used again. Events are
+ * indices of `events`, SNAP_NONE where there is none: no alloc: it began before the recording; no
+ * free_completed: alive at the end, and then `block` is its block, if the segments have it. */
+#define SNAP_NONE UINT32_MAX
+struct snap_life {
+    uint64_t addr;
+    int64_t size; /* as asked for; of the block where only that is known */
+    uint32_t alloc, free_requested, free_completed;
+    uint32_t block; /* of `blocks` */
+};
+
 /* {name, stage START or END} of external_annotations: the optimizer's step and the like. */
 struct snap_annotation {
     uint32_t name; /* text */
@@ -162,14 +173,16 @@ struct snap_settings {
 struct snap_device {
     uint32_t segments_first, segments_n;
     uint32_t events_first, events_n;
+    uint32_t lives_first, lives_n;         /* in order of their first event; without one last */
     uint32_t actions_n[SNAP_ACTION_COUNT]; /* events by kind */
     /* Of the segments, at the end: */
     int64_t reserved_bytes, active_bytes, allocated_bytes; /* blocks; active has the pending ones */
     int64_t requested_bytes;                  /* of active blocks; -1 where a block does not say */
     int64_t free_bytes, free_block_bytes_max; /* inactive blocks; the largest one */
-    /* Whether the first event is not the first that happened: something is freed that was never
-     * allocated, or lives at the end. It began before the recording, or the ring overflowed. */
-    bool began_earlier;
+    /* Lives without an alloc event: what happened before is not known. Their number and bytes. */
+    uint32_t earlier_n;
+    int64_t earlier_bytes;
+    uint32_t unmatched_n; /* events that contradict others: twice allocated, freed but not live */
 };
 
 /* What only our own files say; 0 and id 0 where unknown. */
@@ -197,8 +210,10 @@ struct snapshot {
     struct snap_segment *segments;
     struct snap_block *blocks;
     struct snap_event *events;
+    struct snap_life *lives;
+    uint32_t *event_life; /* of each event the life it is part of, or SNAP_NONE */
     struct snap_annotation *annotations;
-    uint32_t segments_n, blocks_n, events_n, annotations_n;
+    uint32_t segments_n, blocks_n, events_n, lives_n, annotations_n;
 
     uint64_t *streams; /* as the file names them; index 0 is stream 0 */
     struct snap_pool *pools;
