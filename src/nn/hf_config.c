@@ -439,6 +439,21 @@ enum status hf_mask_padding(struct hf *h, struct err *e)
     return st;
 }
 
+/* transformers gives pad_token_id to the embedding as padding_idx, everywhere but in GPT-2: looking
+ * that row up does not train it. Negative numbers count from the end, as in torch.nn.Embedding; one
+ * beyond the table is no row. */
+static void padding_row_read(struct hf *h)
+{
+    const json_t *v = json_object_get(h->config, "pad_token_id");
+    bool bert = h->c.family == FAMILY_BERT;
+    int64_t row = json_is_integer(v) ? json_integer_value(v) : 0;
+    if (h->c.family == FAMILY_GPT2 || (!json_is_integer(v) && !(bert && !v)))
+        return;
+    row += row < 0 && row >= -h->c.vocab ? h->c.vocab : 0;
+    h->c.padding_row = row >= 0 && row < h->c.vocab;
+    h->c.padding_index = h->c.padding_row ? row : 0;
+}
+
 enum status hf_config_read(struct hf *h, struct err *e)
 {
     const struct hf_type *t = NULL;
@@ -453,6 +468,7 @@ enum status hf_config_read(struct hf *h, struct err *e)
     h->c.init_std = real(&f, "initializer_range", 0, 1e3, 0.02);
     t->read(h, &f);
     TRY(f.st);
+    padding_row_read(h);
     h->c.tied = h->c.tied && h->head;
     h->architecture = h->head ? t->with_head : t->without_head;
     unknown_note(h);

@@ -376,6 +376,8 @@ static enum status sizes_check(const struct transformer_config *c, struct err *e
     TRY(size_check("window", c->window, 0, size_max, e));
     if (c->mask_padding)
         TRY(size_check("pad_token", c->pad_token, 0, size_max, e));
+    if (c->padding_row)
+        TRY(size_check("padding_index", c->padding_index, 0, c->vocab - 1, e));
     if (c->heads % c->kv_heads != 0)
         return err_set(
             e, ST_INVALID, "heads (%lld) must be a multiple of kv_heads (%lld)",

@@ -59,6 +59,8 @@ struct transformer_config {
     const bool *windowed; /* [layers]: where the window applies; NULL: in all */
     bool mask_padding;    /* tokens equal to pad_token are not attended to */
     int64_t pad_token;
+    bool padding_row; /* row padding_index of the embedding gets no gradient from lookups */
+    int64_t padding_index;
     double attention_scale; /* 0: 1 / sqrt(head_dim) */
     bool scale_by_layer;    /* and divided by the block's number from 1 (GPT-2) */
     double init_std;        /* weights and embeddings: normal(0, init_std) */

@@ -83,7 +83,8 @@ static int embedding(const struct pass *f, int tokens)
     const struct transformer *t = f->t;
     struct ir_program *p = f->p;
     p->node = t->embed_node;
-    int x = ir_embedding(p, tokens, read_var(f, t->part[PART_TOKENS].weight), -1);
+    int64_t row = f->c->padding_row ? f->c->padding_index : -1;
+    int x = ir_embedding(p, tokens, read_var(f, t->part[PART_TOKENS].weight), row);
     if (f->c->position_kind == POSITIONS_LEARNED) {
         int rows = ir_slice(p, read_var(f, t->part[PART_POSITIONS].weight), 0, 0, f->seq, 1);
         x = ir_binary(p, OP_ADD, x, rows);

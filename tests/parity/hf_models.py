@@ -39,6 +39,11 @@ def padding_of(c, tokens):
     return tokens == c.get("pad_token_id", 0) if c.get("mask_padding") else None
 
 
+def lookup(c, table, tokens):
+    """transformers' embedding of every family but GPT-2: pad_token_id is its padding_idx."""
+    return F.embedding(tokens, table, padding_idx=c.get("pad_token_id", 0 if c["model_type"] == "bert" else None))
+
+
 def rms(x, weight, eps):
     return weight * x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
@@ -141,7 +146,7 @@ def llama(c, state, tokens, head=True):
             return 0
         types = c.get("layer_types")
         return n if (types[i] == "sliding_attention" if types else i >= c["max_window_layers"]) else 0
-    x = w("embed_tokens.weight")[tokens]
+    x = lookup(c, w("embed_tokens.weight"), tokens)
     for i in range(c["num_hidden_layers"]):
         p = "layers.%d." % i
         y = rms(x, w(p + "input_layernorm.weight"), eps)
@@ -166,7 +171,7 @@ def bert(c, state, tokens, head=True):
     def linear(x, name):
         return F.linear(x, w(name + ".weight"), w(name + ".bias"))
     e = "embeddings."
-    x = w(e + "word_embeddings.weight")[tokens] + w(e + "position_embeddings.weight")[:tokens.shape[1]]
+    x = lookup(c, w(e + "word_embeddings.weight"), tokens) + w(e + "position_embeddings.weight")[:tokens.shape[1]]
     x = norm(x + w(e + "token_type_embeddings.weight")[0], w, e + "LayerNorm", eps)
     for i in range(c["num_hidden_layers"]):
         p = "encoder.layer.%d." % i

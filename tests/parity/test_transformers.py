@@ -146,6 +146,21 @@ def test_padding(c):
 
 
 # ids: N4
+def test_padding_row(c):
+    """transformers' embedding has pad_token_id as padding_idx, but for GPT-2's: the row's lookups give no
+    gradient; a tied head still does."""
+    for i, (kind, pad, tied) in enumerate([("bert", "absent", True), ("bert", None, False), ("bert", 5, False), ("llama", 5, False),
+                                           ("llama", -1, False), ("llama", 5, True), ("mistral", 0, False), ("qwen2", 96, True),
+                                           ("qwen3", 3, False), ("gpt2", 5, True)]):
+        with tempfile.TemporaryDirectory() as path:
+            config, state = hf_make.make(path, kind, seed=500 + i, pad_token_id=pad, tie_word_embeddings=tied)
+            config = {k: v for k, v in config.items() if v != "absent"}
+            tokens = c.integers(0, 97, 3, 11)
+            tokens[:, ::2] = {"absent": 0, None: 0, -1: 96}.get(pad, pad)
+            check_folder(c, path, config, state, title="%s, pad_token_id %s" % (kind, pad), tokens=tokens)
+
+
+# ids: N4
 def test_without_head(c):
     for kind in hf_make.CONFIGS:
         for full_file in (False, True):  # a folder of the base class, and one with a head to leave aside
