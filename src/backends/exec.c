@@ -150,7 +150,8 @@ void exec_free(struct exec *x)
         mem_plan_set_release(&x->plan);
     mem_pool_free(x->pool);
     if (x->arena)
-        mem_source_give(&x->source, x->arena, x->arena_bytes);
+        mem_source_give_rest(x->source, x->arena, x->taken_bytes, x->taken_held_bytes);
+    mem_free(x->stash);
     arena_release(&x->memory);
     mem_free(x);
 }
@@ -192,10 +193,12 @@ static void point_call(struct exec *x, struct exec_program *program, struct exec
 
 static enum status map_planned(struct exec *x, struct err *e)
 {
-    x->arena_bytes = x->plan.peak_bytes + EXEC_TAIL_BYTES;
     void *p;
-    TRY(mem_source_take(&x->source, x->arena_bytes, &p, e));
+    x->taken_bytes = x->plan.peak_bytes > 0 ? x->plan.peak_bytes : MEM_PLAN_ALIGNMENT;
+    TRY(mem_source_take(x->source, x->taken_bytes, &p, e));
     x->arena = p;
+    x->arena_bytes = x->taken_bytes + x->source->tail_bytes;
+    x->taken_held_bytes = x->taken_bytes;
     for (size_t i = 0; i < x->plan.persistent_n; i++)
         x->var_data[i] = x->arena + x->plan.persistent_offset_bytes[i];
     for (int k = 0; k < x->n_programs; k++) {
@@ -211,7 +214,7 @@ static enum status map_planned(struct exec *x, struct err *e)
 
 static enum status map_dynamic(struct exec *x, struct err *e)
 {
-    x->pool = mem_pool_new(&x->source);
+    x->pool = mem_pool_new(x->source);
     for (size_t i = 0; i < x->plan.persistent_n; i++) {
         const struct ir_var *v = &x->vars->list.data[i];
         struct mem_tag tag = {.what = category_name(v->category), .node = v->name};
@@ -223,20 +226,32 @@ static enum status map_dynamic(struct exec *x, struct err *e)
     return ST_OK;
 }
 
-enum status exec_map(struct exec *x, struct err *e)
+/* Memory of this exec alone. In planned mode the budget is the plan's, a lender's part included. */
+static enum status own_source(struct exec *x, struct err *e)
 {
-    /* The budget is the plan's: the tail and the page rounding of the mapping are not counted. */
+    bool planned = x->options.storage == EXEC_PLANNED;
     int64_t budget = x->options.budget_bytes;
-    if (budget && x->options.storage == EXEC_PLANNED && x->report.peak_bytes > budget)
+    if (budget && planned && x->report.peak_bytes > budget)
         return err_set(
             e, ST_OOM, "the plan needs %lld bytes, more than the %lld allowed",
             (long long)x->report.peak_bytes, (long long)budget);
-    mem_source_init_host(&x->source, x->options.storage == EXEC_PLANNED ? 0 : budget);
+    mem_source_init_host(&x->own, planned ? 0 : budget);
+    x->own.tail_bytes = planned ? EXEC_TAIL_BYTES : 0;
+    x->source = &x->own;
+    return ST_OK;
+}
+
+enum status exec_map(struct exec *x, struct err *e)
+{
+    x->source = x->options.source;
+    if (!x->source)
+        TRY(own_source(x, e));
     for (size_t i = 0; x->options.lender && i < x->options.lender->plan.persistent_n; i++)
         x->var_data[i] = x->options.lender->var_data[i];
     return x->options.storage == EXEC_PLANNED ? map_planned(x, e) : map_dynamic(x, e);
 }
 
+/* What lies from `start` on goes back to the system, and is not held any more. */
 static void give_pages_from(struct exec *x, int64_t start)
 {
     if (!x->arena)
@@ -246,16 +261,76 @@ static void give_pages_from(struct exec *x, int64_t start)
     uintptr_t to = ((uintptr_t)x->arena + (uintptr_t)x->arena_bytes) / page * page;
     if (to > from)
         (void)madvise((void *)from, to - from, MADV_DONTNEED);
+    if (start < x->taken_held_bytes) {
+        mem_source_lower(x->source, x->taken_held_bytes - start);
+        x->taken_held_bytes = start;
+    }
 }
 
 void exec_trim(struct exec *x)
 {
     give_pages_from(x, x->plan.persistent_bytes);
+    if (x->pool)
+        mem_pool_trim(x->pool);
+}
+
+/* Dynamic mode: the variables' blocks. */
+static void give_vars(struct exec *x)
+{
+    for (size_t i = 0; x->pool && i < x->plan.persistent_n; i++) {
+        mem_pool_give(x->pool, x->var_blocks[i]);
+        x->var_blocks[i] = NULL;
+    }
+    if (x->pool)
+        mem_pool_trim(x->pool);
 }
 
 void exec_empty(struct exec *x)
 {
     give_pages_from(x, 0);
+    give_vars(x);
+    if (x->stash || x->pool)
+        memset(x->var_data, 0, x->plan.persistent_n * sizeof *x->var_data);
+    mem_free(x->stash);
+    x->stash = NULL;
+}
+
+enum status exec_stash(struct exec *x, struct err *e)
+{
+    size_t n = x->plan.persistent_n;
+    if (!x->source || x->stash || n == 0)
+        return ST_OK;
+    char *stash = mem_try_alloc((size_t)x->plan.persistent_bytes + 1);
+    if (!stash)
+        return err_set(
+            e, ST_OOM, "no host memory for %lld bytes of weights that move",
+            (long long)x->plan.persistent_bytes);
+    for (size_t i = 0; i < n; i++) {
+        char *to = stash + x->plan.persistent_offset_bytes[i];
+        if (x->var_data[i])
+            memcpy(to, x->var_data[i], (size_t)var_bytes(&x->vars->list.data[i]));
+        x->var_data[i] = to;
+    }
+    give_pages_from(x, 0);
+    give_vars(x);
+    x->stash = stash;
+    return ST_OK;
+}
+
+/* After exec_trim: the temporaries' memory is taken again. */
+static enum status hold_again(struct exec *x, struct err *e)
+{
+    int64_t missing = x->arena ? x->taken_bytes - x->taken_held_bytes : 0;
+    if (x->stash)
+        return err_set(e, ST_INTERNAL, "an executor without its memory cannot run");
+    if (missing == 0)
+        return ST_OK;
+    if (!mem_source_adopt(x->source, missing))
+        return err_set(
+            e, ST_OOM, "could not get %lld bytes from device \"%s\" again", (long long)missing,
+            x->source->device);
+    x->taken_held_bytes = x->taken_bytes;
+    return ST_OK;
 }
 
 /* ---- running ---- */
@@ -435,7 +510,7 @@ enum status exec_run(struct exec *x, int index, struct err *e)
 {
     struct exec_program *program = program_at(x, index);
     bool dynamic = x->options.storage == EXEC_DYNAMIC;
-    enum status st = ST_OK;
+    enum status st = hold_again(x, e);
     exec_library_watch(true);
     for (int i = 0; i < (int)program->ir->ops.n && st == ST_OK; i++) {
         if (dynamic)
@@ -538,4 +613,14 @@ int64_t exec_peak_measured(const struct exec *x)
         return mem_pool_stats(x->pool)->live_bytes_peak + x->overrun_bytes + x->library_bytes_peak;
     int64_t lent = x->options.lender ? x->options.lender->measured_var_bytes : 0;
     return lent + x->measured_bytes + x->overrun_bytes + x->library_bytes_peak;
+}
+
+int64_t exec_kept_planned(const struct exec *x)
+{
+    return x->held_bytes + x->plan.persistent_bytes;
+}
+
+int64_t exec_kept_measured(const struct exec *x)
+{
+    return x->measured_var_bytes;
 }

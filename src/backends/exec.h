@@ -14,10 +14,11 @@
 #define BACKENDS_EXEC_H
 
 #include "backends/backend.h"
+#include "mem/source.h"
 
 struct exec;
 
-enum { EXEC_WORKSPACE_LIMIT = 160 << 20 };
+enum { EXEC_WORKSPACE_LIMIT = 160 << 20, EXEC_TAIL_BYTES = 4096 };
 enum exec_storage { EXEC_PLANNED, EXEC_DYNAMIC };
 struct exec_options {
     enum exec_storage storage;
@@ -27,6 +28,10 @@ struct exec_options {
     int64_t workspace_limit_bytes;
     /* Use the variables where this exec holds them (same ir_vars); its bytes count in the peak. */
     struct exec *lender;
+    /* Where the arena or the pool's segments come from, and what caps them: the device's, shared by
+     * all execs that a run has there. Borrowed. With EXEC_PLANNED its tail_bytes are
+     * EXEC_TAIL_BYTES. NULL: host memory of this exec alone. */
+    struct mem_source *source;
 };
 
 /* `programs` stay owned by the caller and outlive the exec. Programs must have passed all passes.
@@ -38,12 +43,16 @@ void exec_free(struct exec *x);
 /* Maps the arena (zeroed, huge pages advised). */
 enum status exec_map(struct exec *x, struct err *e) NODISCARD;
 
-/* Gives the temporaries' pages back to the system; variables stay. For execs that lend. */
+/* Gives the temporaries' memory back; variables stay. For execs that lend. A later exec_run takes
+ * it again. */
 void exec_trim(struct exec *x);
 
-/* Gives all pages back, the variables' too, which are zeros afterwards. For execs that nobody reads
- * any more. */
+/* Gives all memory back, the variables' too. For execs that nobody reads any more. */
 void exec_empty(struct exec *x);
+
+/* Moves the variables to host memory and gives all of the device's back: exec_var is right as
+ * before, and nothing can run. For weights that wait until another exec has taken its memory. */
+enum status exec_stash(struct exec *x, struct err *e) NODISCARD;
 
 /* Where a variable, or an input or output of program `i`, lies. Valid after exec_map; outputs after
  * a run of that program and before the next run of any. */
@@ -63,6 +72,9 @@ json_t *exec_profile_json(const struct exec *x);
 
 int64_t exec_peak_planned(const struct exec *x);
 int64_t exec_peak_measured(const struct exec *x);
+/* What stays held after exec_trim: planned, and the high water of the variables' addresses. */
+int64_t exec_kept_planned(const struct exec *x);
+int64_t exec_kept_measured(const struct exec *x);
 
 /* ---- the memory bill ---- */
 struct exec_holder { /* one row of by_node at the peak */

@@ -6,7 +6,7 @@
 #include "mem/plan_set.h"
 #include "mem/pool.h"
 
-enum { EXEC_RED_ZONE = 64, EXEC_TAIL_BYTES = 4096 };
+enum { EXEC_RED_ZONE = 64 };
 
 /* Which storage each value of a program lives in, and each storage's size and lifetime.
  *
@@ -54,11 +54,15 @@ struct exec {
     struct mem_plan_buffer *persistent;
     struct mem_plan_set plan;
     struct mem_plan_program *plan_programs;
-    struct mem_source source;
+    struct mem_source own;         /* without options.source */
+    struct mem_source *source;     /* NULL before exec_map */
     struct mem_pool *pool;         /* dynamic mode */
     struct mem_block **var_blocks; /* dynamic mode */
     char *arena;                   /* planned mode: start of the mapping */
-    int64_t arena_bytes;
+    int64_t arena_bytes;           /* with the source's tail */
+    int64_t taken_bytes;           /* of the source, and how much of it is still held: exec_trim */
+    int64_t taken_held_bytes;
+    char *stash; /* exec_stash: the variables on the host */
     void **var_data;
     int64_t held_bytes;         /* the lender's variables */
     int64_t measured_var_bytes; /* high water of variables alone */

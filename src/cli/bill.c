@@ -222,6 +222,36 @@ static void limits(const json_t *plan, const struct bill_options *o, struct str 
             bytes_text(o->capacity_bytes, size, sizeof size));
 }
 
+/* A card's lines: what it has to hold beside the plan, and whether it does. */
+static void card_rows(const json_t *plan, struct str *out)
+{
+    size_t i;
+    json_t *d;
+    char context[32], need[32], all[32], left[32];
+    json_array_foreach(json_object_get(plan, "devices"), i, d)
+    {
+        int64_t has = json_get_i64(d, "free_bytes", -1);
+        if (!str_eq(json_get_str(d, "kind", ""), "cuda"))
+            continue;
+        str_printf(
+            out, "  context            %s, of the driver and libraries on %s\n",
+            bytes_text(json_get_i64(d, "context_bytes", 0), context, sizeof context),
+            json_get_str(d, "id", ""));
+        str_printf(
+            out, "  %-18s %s: needs %s of %s", json_get_str(d, "id", ""),
+            json_get_str(d, "name", ""),
+            bytes_text(json_get_i64(d, "need_bytes", 0), need, sizeof need),
+            bytes_text(json_get_i64(d, "capacity_bytes", 0), all, sizeof all));
+        if (has >= 0)
+            str_printf(out, ", %s free now", bytes_text(has, left, sizeof left));
+        str_printf(
+            out, ": %s\n",
+            json_get_bool(d, "fits_now", false)      ? "fits"
+            : json_get_bool(d, "fits_at_all", false) ? "does not fit now"
+                                                     : "does not fit on this card");
+    }
+}
+
 /* A text in lines of LINE_COLUMNS, all but the first after `indent` blanks. */
 static void add_wrapped(struct str *out, const char *text, int indent)
 {
@@ -334,6 +364,7 @@ void bill_text(const json_t *plan, const struct bill_options *o, struct str *out
             (long long)json_get_i64(plan, "trainable", 0));
     saving_rows(plan, out);
     limits(plan, o, out);
+    card_rows(plan, out);
     heading(o, out, "At the peak, by category");
     category_rows(plan, out);
     heading(o, out, "At the peak, by node");

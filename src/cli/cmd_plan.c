@@ -98,8 +98,8 @@ static json_t *document(const struct args *a, const struct planning *p)
         size_t i;
         json_t *program;
         json_put_str(d, "html", a->option[OPTION_HTML].text);
-        json_array_foreach(json_object_get(d, "programs"), i, program)
-            (void)json_object_del(program, "map"); /* the page's alone */
+        json_array_foreach(json_object_get(d, "programs"), i, program)(void)
+            json_object_del(program, "map"); /* the page's alone */
     }
     json_put(d, "facts", run_facts(p->run));
     if (p->dump)
@@ -121,7 +121,10 @@ static void text(const struct args *a, const struct planning *p, struct str *out
         .budget_bytes = a->option[OPTION_MEMORY_GIB].number,
         .capacity_bytes = host_capacity_bytes(),
     };
-    json_t *plan = run_plan_json(p->run, true);
+    json_t *plan = run_plan_json(p->run, true), *warning;
+    size_t i;
+    json_array_foreach(json_object_get(plan, "warnings"), i, warning)(void)
+        fprintf(stderr, "warning: %s\n", json_get_str(warning, "message", ""));
     bill_text(plan, &o, out);
     json_decref(plan);
 }
@@ -138,8 +141,10 @@ int cmd_plan(const struct args *a)
     json_t *d = NULL;
     enum status st = make_plan(a, &p, &e);
     bool planned = st == ST_OK;
-    if (planned)
-        st = run_check_budget(p.run, a->option[OPTION_MEMORY_GIB].number, &e); /* exit status 3 */
+    if (planned) /* exit status 3 */
+        st = run_check_budget(p.run, a->option[OPTION_MEMORY_GIB].number, &e);
+    if (planned && st == ST_OK)
+        st = run_check_cards(p.run, &e);
     if (planned && a->option[OPTION_HTML].given) {
         struct err failed = {0};
         enum status written = write_page(a, &p, &e, &failed);

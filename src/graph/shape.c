@@ -169,11 +169,8 @@ static void check_nodes_edges(struct faults *f, const json_t *document)
 
 bool graph_device_is_known(const char *d)
 {
-    if (str_eq(d, "cpu") || str_eq(d, "auto") || str_eq(d, "cuda") || str_eq(d, "mps"))
-        return true;
-    const char *digits = str_starts(d, "cuda:") ? d + 5 : str_starts(d, "mps:") ? d + 4 : "";
-    size_t n = strspn(digits, "0123456789");
-    return n > 0 && n < 5 && digits[n] == 0;
+    return str_eq(d, "cpu") || str_eq(d, "auto") || str_starts(d, "cuda") || str_eq(d, "mps") ||
+           str_starts(d, "mps:");
 }
 
 static void check_settings(struct faults *f, const json_t *settings)

@@ -110,8 +110,8 @@ static const char *select_fault(const struct node_param *p, const json_t *value,
     const char *text = json_string_value(value);
     if (text && node_param_option(p, text) != PARAM_OPTION_UNKNOWN)
         return NULL;
-    /* Which device strings exist is decided where devices are known. */
-    if (text && (p->flags & PARAM_FLAG_DEVICE))
+    /* Which devices there are is decided where they are known. */
+    if (text && (p->flags & PARAM_FLAG_DEVICE) && graph_device_is_known(text))
         return NULL;
     (void)snprintf(rest, 96, "not one of its options");
     return "param_option";

@@ -46,9 +46,10 @@ ensure_home(struct run *r, const struct graph_node *n, struct flow_model *m, str
         return ST_OK;
     struct exec *x;
     TRY(flow_model_exec(r, n, m, NULL, 0, &x, e));
-    flow_model_home(m, x, true);
+    struct run_place *place = run_place_of(r, n);
+    flow_model_home(m, x, place, true);
     if (!r->planning)
-        run_measured(r, exec_peak_measured(x));
+        run_measured(r, place, m, x);
     return ST_OK;
 }
 

@@ -351,16 +351,20 @@ static enum status outputs_set(struct small *s, struct exec *x, struct err *e)
 static enum status run_small(struct small *s, const struct row *row, struct err *e)
 {
     struct run *r = s->run;
-    struct exec_options o = {.storage = r->o.storage, .workspace_limit_bytes = r->frugal ? -1 : 0};
+    struct run_place *place = run_place_of(r, s->n);
+    struct exec_options o = {
+        .storage = r->o.storage,
+        .workspace_limit_bytes = r->frugal ? -1 : 0,
+        .source = &place->source};
     struct exec *x = NULL;
     enum status st = ST_OK;
     TRY(build(s, row, e));
     TRY(exec_new(&s->vars, &s->p, 1, &o, &x, e));
     if (r->planning) {
-        run_account(r, s->n, x, &s->vars, &s->p);
+        run_account(r, s->n, place, NULL, x, &s->vars, &s->p);
     } else {
         TRY_OUT(execute(s, x, e));
-        run_measured(r, exec_peak_measured(x));
+        run_measured(r, place, NULL, x);
     }
     TRY_OUT(outputs_set(s, x, e));
 out:

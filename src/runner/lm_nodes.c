@@ -124,14 +124,13 @@ enum status node_perplexity(struct run *r, size_t node, struct err *e)
     struct exec *x = NULL;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "dataset", FLOW_DATASET, &data, e));
-    run_check_device(r, n);
     enum status st = build_perplexity(r, n, model.model, data.dataset, &v, e);
     run_keep_programs(r, v.programs, v.n);
     if (st == ST_OK)
         st = flow_model_exec(r, n, model.model, v.programs, v.n, &x, e);
     if (st == ST_OK && !r->planning)
         st = run_perplexity(r, &v, x, e);
-    flow_model_leave(r, model.model, x);
+    flow_model_leave(r, n, model.model, x);
     TRY(st);
     double loss = v.tokens > 0 ? v.loss / v.tokens : (double)NAN;
     set_scalar(r, node, "val_loss", loss);
@@ -190,7 +189,6 @@ static enum status read_params(struct run *r, size_t node, struct generation *g,
     struct flow model, tokenizer;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "tokenizer", FLOW_TOKENIZER, &tokenizer, e));
-    run_check_device(r, n);
     g->model = model.model;
     g->tokenizer = tokenizer.tokenizer;
     g->new_max = graph_param_i64(n, "max_new_tokens");
@@ -353,7 +351,7 @@ enum status node_text_generate(struct run *r, size_t node, struct err *e)
     if (st == ST_OK && !r->planning)
         st = generate(r, &g, x, e);
     if (g.model)
-        flow_model_leave(r, g.model, x);
+        flow_model_leave(r, n, g.model, x);
     if (st == ST_OK)
         st = say_text(r, node, &g, e);
     mem_free(g.candidates);

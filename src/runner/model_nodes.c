@@ -99,9 +99,10 @@ enum status flow_model_fill(int var, void *data, void *ctx, struct err *e)
     return ST_OK;
 }
 
-void flow_model_home(struct flow_model *m, struct exec *x, bool owned)
+void flow_model_home(struct flow_model *m, struct exec *x, struct run_place *place, bool owned)
 {
     m->home = x;
+    m->home_place = place;
     m->owns_home = owned;
     m->home_vars = m->vars.list.n;
     m->home_dtype = fill_type(m->model, &m->vars);

@@ -28,10 +28,6 @@ enum status run_new(
     struct graph *g, const struct run_options *o, const struct run_sink *sink, struct run **out,
     struct err *e)
 {
-    if (o->device && !graph_device_is_known(o->device))
-        return err_set(
-            e, ST_USAGE, "there is no device \"%s\": cpu, auto, cuda, cuda:N, mps or mps:N",
-            o->device);
     struct run *r = mem_alloc(sizeof *r);
     r->graph = g;
     r->o = *o;
@@ -45,6 +41,11 @@ enum status run_new(
     r->results = json_object();
     r->warnings = json_array();
     r->plan = json_object();
+    enum status st = run_places_open(r, e);
+    if (st != ST_OK) {
+        run_free(r);
+        return st;
+    }
     *out = r;
     return ST_OK;
 }
@@ -101,6 +102,7 @@ void run_free(struct run *r)
     json_decref(r->plan);
     json_decref(r->profile);
     text_store_free(r->texts);
+    run_places_close(r);
     mem_free(r);
 }
 
@@ -122,8 +124,25 @@ struct flow flow_list(struct run *r, const double *v, size_t n)
     return (struct flow){.kind = FLOW_NUMBERS, .numbers = list};
 }
 
-void run_measured(struct run *r, int64_t bytes)
+/* What the other models have on a device while one is at work: planned, or measured. */
+static int64_t kept_by_others(
+    const struct run *r, const struct run_place *place, const struct flow_model *m, bool measured)
 {
+    int64_t sum = 0;
+    for (size_t i = 0; i < r->models.n; i++) {
+        const struct flow_model *other = r->models.data[i];
+        if (other != m && other->home && other->home_place == place)
+            sum += measured ? exec_kept_measured(other->home) : exec_kept_planned(other->home);
+    }
+    return sum;
+}
+
+void run_measured(
+    struct run *r, struct run_place *place, const struct flow_model *m, const struct exec *x)
+{
+    int64_t bytes = exec_peak_measured(x) + kept_by_others(r, place, m, true);
+    if (bytes > place->peak_measured_bytes)
+        place->peak_measured_bytes = bytes;
     if (bytes > r->peak_measured_bytes)
         r->peak_measured_bytes = bytes;
 }
@@ -209,9 +228,13 @@ enum status run_plan_once(struct run *r, struct err *e)
 
 static bool fits(const struct run *r)
 {
-    int64_t peak = r->bill.peak_bytes, capacity = host_capacity_bytes();
-    return (r->o.budget_bytes <= 0 || peak <= r->o.budget_bytes) &&
-           (capacity <= 0 || peak + r->bill.host_bytes <= capacity);
+    int64_t capacity = host_capacity_bytes();
+    struct run_fit f;
+    for (int i = 0; i < r->devices->n; i++)
+        if (run_fit_at(r, i, &f) && !f.fits_now)
+            return false;
+    return (r->o.budget_bytes <= 0 || r->bill.peak_bytes <= r->o.budget_bytes) &&
+           (capacity <= 0 || run_host_need_bytes(r) <= capacity);
 }
 
 /* Workspace that only buys speed is the first thing to go where memory is short. */
@@ -250,7 +273,9 @@ enum status run_execute(struct run *r, struct err *e)
     r->started_ns = clock_ns();
     TRY(run_plan(r, e));
     TRY(run_check_budget(r, r->o.budget_bytes, e));
+    TRY(run_check_cards(r, e));
     TRY(run_check_budget(r, -1, e));
+    TRY(run_places_begin(r, e));
     if (r->frugal)
         run_warn(
             r, NULL, "workspace",
@@ -366,21 +391,48 @@ static json_t *program_rows(
     return list;
 }
 
+/* Rows and categories of the bill for what other models keep on the device. */
+static void charge_others(struct run *r, const struct run_place *place, const struct flow_model *m)
+{
+    for (size_t i = 0; i < r->models.n; i++) {
+        const struct flow_model *other = r->models.data[i];
+        if (other == m || !other->home || other->home_place != place)
+            continue;
+        const struct exec_report *kept = exec_report(other->home);
+        json_t *row = json_object();
+        int64_t rest = exec_kept_planned(other->home);
+        for (int c = 0; c < CATEGORY_COUNT; c++) {
+            r->bill.by_category[c] += kept->persistent_by_category[c];
+            rest -= kept->persistent_by_category[c];
+        }
+        r->bill.by_category[CATEGORY_GAPS] += rest;
+        json_put_str(row, "node", other->node_id);
+        json_put_i64(row, "bytes", exec_kept_planned(other->home));
+        json_put(row, "by_category", categories(kept->persistent_by_category));
+        (void)json_array_append_new(json_object_get(r->plan, "by_node"), row);
+    }
+}
+
 void run_account(
-    struct run *r, const struct graph_node *n, const struct exec *x, const struct ir_vars *vars,
-    struct ir_program *const *programs)
+    struct run *r, const struct graph_node *n, struct run_place *place, const struct flow_model *m,
+    const struct exec *x, const struct ir_vars *vars, struct ir_program *const *programs)
 {
     const struct exec_report *report = exec_report(x);
+    int64_t *on_device = &r->bill.peak_by_device[place - r->places];
+    int64_t others = kept_by_others(r, place, m, false), peak = report->peak_bytes + others;
+    if (peak > *on_device)
+        *on_device = peak;
     if (n->kind && strcmp(n->kind->name, "TrainingLoop") == 0 &&
         report->peak_bytes > r->bill.train_peak_bytes) {
         r->bill.train_peak_bytes = report->peak_bytes;
         r->bill.train_flops = report->n_programs ? pass_flops(programs[0]).all : 0;
         memcpy(r->bill.train_by_category, report->by_category, sizeof r->bill.train_by_category);
     }
-    if (report->peak_bytes <= r->bill.peak_bytes)
+    place->used = true;
+    if (peak <= r->bill.peak_bytes)
         return;
-    r->bill.peak_bytes = report->peak_bytes;
-    r->bill.lower_bound_bytes = report->lower_bound_bytes;
+    r->bill.peak_bytes = peak;
+    r->bill.lower_bound_bytes = report->lower_bound_bytes + others;
     memcpy(r->bill.by_category, report->by_category, sizeof r->bill.by_category);
     json_decref(r->plan);
     r->plan = json_object();
@@ -398,9 +450,11 @@ void run_account(
         }
     }
     json_put_i64(r->plan, "peak_operator_index", report->peak_op);
-    json_put(r->plan, "by_category", categories(report->by_category));
-    json_put(r->plan, "persistent_by_category", categories(report->persistent_by_category));
     json_put(r->plan, "by_node", holders(report, vars));
+    charge_others(r, place, m);
+    json_put_str(r->plan, "peak_device", place->device->id);
+    json_put(r->plan, "by_category", categories(r->bill.by_category));
+    json_put(r->plan, "persistent_by_category", categories(report->persistent_by_category));
     json_put(r->plan, "programs", program_rows(r, x, report, programs));
 }
 
@@ -425,6 +479,9 @@ static json_t *savings(const struct run_bill *b)
 json_t *run_plan_json(const struct run *r, bool timeline)
 {
     json_t *d = json_deep_copy(r->plan);
+    json_put_str(d, "device", r->place->device->id);
+    json_put(d, "devices", run_devices_plan_json(r));
+    json_put(d, "warnings", json_deep_copy(r->warnings));
     json_put_i64(d, "peak_bytes", r->bill.peak_bytes);
     json_put_i64(d, "lower_bound_bytes", r->bill.lower_bound_bytes);
     json_put_i64(d, "host_bytes_planned", r->bill.host_bytes);
@@ -472,6 +529,8 @@ json_t *run_document(const struct run *r)
 {
     json_t *d = json_object();
     int64_t peak = process_rss_peak_bytes();
+    json_put_str(d, "device", r->place->device->id);
+    json_put(d, "devices", run_devices_json(r));
     json_put(d, "metrics", r->metrics ? json_deep_copy(r->metrics) : json_null());
     json_put(d, "results", json_deep_copy(r->results));
     json_put_i64(d, "peak_bytes_planned", r->bill.peak_bytes);

@@ -55,6 +55,19 @@ enum status run_execute(struct run *r, struct err *e) NODISCARD;
  * budget; negative: what the machine has left (O2). After run_plan. */
 enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e) NODISCARD;
 
+/* How the plan and a card go together; after run_plan. */
+struct run_fit {
+    const struct device *device; /* mem/device.h */
+    int64_t peak_bytes, context_bytes;
+    int64_t capacity_bytes, free_bytes; /* -1 unknown; free: now */
+    bool fits_now, fits_at_all;
+};
+/* Device i of the list; false past its end is never asked for: i below DEVICES_MAX and the list's
+ * length. False: no card, or none that the run uses. */
+bool run_fit_at(const struct run *r, int i, struct run_fit *out);
+/* ST_OOM with advice where a card that the run uses cannot hold the plan: never, or not now. */
+enum status run_check_cards(struct run *r, struct err *e) NODISCARD;
+
 /* What planning found, in numbers; after run_plan. */
 struct run_figures {
     int64_t peak_bytes, host_bytes;

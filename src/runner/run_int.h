@@ -5,6 +5,7 @@
 #include "runner/run.h"
 
 #include "data/tokens.h"
+#include "mem/device.h"
 #include "nn/hf.h"
 #include "nn/tensorfile.h"
 
@@ -32,10 +33,11 @@ struct flow_model {
     struct ir_vars vars;
     struct model *model;
     struct exec *home; /* whose arena holds (planning: would hold) the variables; NULL: none yet */
-    size_t home_vars;  /* how many variables there were when it became the home */
-    enum dtype home_dtype; /* and the type of the weights */
-    bool owns_home;        /* home was made for an evaluation, not by a training loop */
-    struct train *trained; /* the loop that trained it last: optimizer state for savers */
+    struct run_place *home_place; /* and on which device */
+    size_t home_vars;             /* how many variables there were when it became the home */
+    enum dtype home_dtype;        /* and the type of the weights */
+    bool owns_home;               /* home was made for an evaluation, not by a training loop */
+    struct train *trained;        /* the loop that trained it last: optimizer state for savers */
     const struct flow_optimizer *trained_by; /* the Optimizer node of that loop */
     VEC(const char *) loads;                 /* files to load, with `strict` */
     VEC(bool) strict;
@@ -139,8 +141,19 @@ struct what_if {
     enum checkpointing checkpointing; /* not NONE: switched on */
 };
 
+/* A device that nodes of the run use. */
+struct run_place {
+    struct device *device;
+    bool used, begun;         /* begun: on the device, `source` may be taken from */
+    struct mem_source source; /* of all that the run holds there; capped by --memory-gib */
+    int64_t
+        room_bytes; /* what the plan may count on, as it was when the run was made; 0: no limit */
+    int64_t peak_measured_bytes;
+};
+
 /* What planning finds. */
 struct run_bill {
+    int64_t peak_by_device[DEVICES_MAX];
     int64_t peak_bytes, lower_bound_bytes, host_bytes; /* device; host: data sets, loaders */
     int64_t parameters, trainable;
     int64_t by_category[CATEGORY_COUNT];
@@ -161,7 +174,9 @@ struct run {
     struct run_options o;
     struct run_sink sink;
     struct arena memory;
-    bool frugal; /* the least workspace: kernels' faster ways would not fit */
+    struct devices *devices;
+    struct run_place *places, *place; /* by device; place: the run's own */
+    bool frugal;                      /* the least workspace: kernels' faster ways would not fit */
     bool planning,
         planned; /* planning: nodes build and plan, but touch no data; then all is reset */
     int64_t seed;
@@ -207,11 +222,12 @@ const struct node_exec *node_exec_find(const char *type);
 #undef X
 
 /* The levers of a TrainingLoop, as the user or a what-if chose them. */
-struct levers run_levers(const struct run *r, const struct graph_node *n);
-/* While planning: folds one compiled exec into the run's bill. */
+struct levers run_levers(struct run *r, const struct graph_node *n);
+/* While planning: folds one compiled exec into the run's bill. `m`: the model that it runs, NULL:
+ * none; what other models keep on the same device meanwhile counts in the peak. */
 void run_account(
-    struct run *r, const struct graph_node *n, const struct exec *x, const struct ir_vars *vars,
-    struct ir_program *const *programs);
+    struct run *r, const struct graph_node *n, struct run_place *place, const struct flow_model *m,
+    const struct exec *x, const struct ir_vars *vars, struct ir_program *const *programs);
 /* One planning pass over the graph; every object it made is gone afterwards. */
 enum status run_plan_once(struct run *r, struct err *e) NODISCARD;
 /* Fills the bill's what-if peaks and the precision note. */
@@ -219,7 +235,9 @@ void what_if_savings(struct run *r);
 /* Programs that live as long as the run. */
 void run_keep_programs(struct run *r, struct ir_program *const *programs, int n);
 struct flow flow_list(struct run *r, const double *v, size_t n);
-void run_measured(struct run *r, int64_t bytes);
+/* The measured peak of an exec on a device; others' models there are added, as in run_account. */
+void run_measured(
+    struct run *r, struct run_place *place, const struct flow_model *m, const struct exec *x);
 void run_event(struct run *r, json_t *event); /* takes the reference */
 /* A node wrote a file: its result and an event. */
 void run_saved(struct run *r, const struct graph_node *n, const char *path);
@@ -254,7 +272,7 @@ fill_begin(struct fill_ctx *c, struct run *r, struct flow_model *m, struct err *
 enum status
 flow_model_fill(int var, void *data, void *ctx, struct err *e) NODISCARD; /* ctx: struct fill_ctx */
 /* x holds the model's weights from now on. */
-void flow_model_home(struct flow_model *m, struct exec *x, bool owned);
+void flow_model_home(struct flow_model *m, struct exec *x, struct run_place *place, bool owned);
 void fill_end(struct fill_ctx *c);
 /* Loads the newest file into weights that are in an arena already. */
 enum status flow_model_refill(struct run *r, struct flow_model *m, struct err *e) NODISCARD;
@@ -265,12 +283,29 @@ enum status flow_model_exec(
     int n_programs, struct exec **out, struct err *e) NODISCARD;
 
 /* train_node.c: what nodes that run a model share. */
-/* Says so where another device was asked for. */
-void run_check_device(struct run *r, const struct graph_node *n);
-/* The node's `precision`, as far as this machine has it. */
+/* The node's `precision`, as far as its device has it. */
 enum precision run_precision(struct run *r, const struct graph_node *n);
 bool run_stop_asked(void *ctx); /* ctx: struct run */
 /* Done with an exec of flow_model_exec: it stays as the model's home, or goes. */
-void flow_model_leave(struct run *r, struct flow_model *m, struct exec *x);
+void flow_model_leave(
+    struct run *r, const struct graph_node *n, struct flow_model *m, struct exec *x);
+
+/* place.c */
+/* The devices there are, and the run's. ST_USAGE, ST_INVALID: what was asked for, what is
+ * described.
+ */
+enum status run_places_open(struct run *r, struct err *e) NODISCARD;
+void run_places_close(struct run *r);
+/* Where a node runs: its parameter `device`, or the run's. Says so, once, where it asks for another
+ * (D2, D4). */
+struct run_place *run_place_of(struct run *r, const struct graph_node *n);
+/* Before the executing pass: contexts on the devices that planning found used. ST_OOM. */
+enum status run_places_begin(struct run *r, struct err *e) NODISCARD;
+bool run_has_said(const struct run *r, const char *text); /* a warning of this text */
+void run_place_label(const struct run_place *p, char *out, size_t cap);
+struct precision_device run_place_precision(const struct run_place *p, const char *label);
+int64_t run_host_need_bytes(const struct run *r);
+json_t *run_devices_plan_json(const struct run *r); /* "devices" of a plan, of a result */
+json_t *run_devices_json(const struct run *r);
 
 #endif

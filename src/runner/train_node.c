@@ -10,28 +10,6 @@
 
 /* ---- devices and precision ---- */
 
-/* D4: everything runs on the CPU, and where something else was asked for the run says so. The
- * command line counts before the node, and the node before the graph's settings. */
-void run_check_device(struct run *r, const struct graph_node *n)
-{
-    const char *device = graph_param_str(n, "device"), *settings = graph_setting_device(r->graph);
-    char who[256];
-    if (r->o.device) {
-        device = r->o.device;
-        (void)snprintf(who, sizeof who, "--device");
-    } else if (strcmp(device, "auto") == 0 && settings) {
-        device = settings;
-        (void)snprintf(who, sizeof who, "settings.device of the graph");
-    } else {
-        (void)snprintf(who, sizeof who, "node %s (%s)", n->id, n->type);
-    }
-    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || r->planning)
-        return;
-    run_warn(
-        r, n, "device_fallback", "%s asks for %s, and this machine offers cpu: it runs on the CPU",
-        who, device);
-}
-
 static enum precision precision_of(const struct run *r, const struct graph_node *n)
 {
     enum precision p = PRECISION_FP32;
@@ -52,10 +30,12 @@ static int64_t accumulate_of(const struct run *r, const struct graph_node *n)
 /* P4: what the device can do of it. */
 enum precision run_precision(struct run *r, const struct graph_node *n)
 {
-    struct precision_device d = precision_cpu();
-    char warning[256];
+    char label[160], warning[400];
+    const struct run_place *place = run_place_of(r, n);
+    run_place_label(place, label, sizeof label);
+    struct precision_device d = run_place_precision(place, label);
     enum precision p = precision_on(&d, precision_of(r, n), warning, sizeof warning);
-    if (warning[0] && !r->planning)
+    if (warning[0] && !run_has_said(r, warning))
         run_warn(r, n, "precision_fallback", "%s", warning);
     return p;
 }
@@ -152,7 +132,7 @@ static int option_of(const struct graph_node *n, const char *param, const char *
     return 0;
 }
 
-struct levers run_levers(const struct run *r, const struct graph_node *n)
+struct levers run_levers(struct run *r, const struct graph_node *n)
 {
     static const char *const checkpointing[] = {"none", "blocks", "selective", "auto", NULL};
     static const char *const states[] = {"float32", "int8", "host", NULL};
@@ -166,7 +146,7 @@ struct levers run_levers(const struct run *r, const struct graph_node *n)
         .optimizer_state = (enum optimizer_state)option_of(n, "optimizer_state", states),
         .parameter_dtype = types[option_of(n, "parameter_dtype", dtypes)],
         .master_weights = (enum master_weights)option_of(n, "master_weights", masters),
-        .budget_bytes = r->o.budget_bytes};
+        .budget_bytes = run_place_of(r, n)->room_bytes};
     if (r->what_if.lever_off)
         lever_switch_off(&l, (enum lever_field)(r->what_if.lever_off - 1));
     if (r->what_if.checkpointing != CHECKPOINT_NONE)
@@ -207,7 +187,8 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .budget_bytes = 0,
         .storage = r->o.storage,
         .workspace_limit_bytes = r->frugal ? -1 : 0,
-        .device = "cpu",
+        .device = run_place_of(r, n)->device->id,
+        .source = &run_place_of(r, n)->source,
         .graph_key = key_of(r),
         .levers = run_levers(r, n),
         .checkpoint_dir = checkpoint_dir(r),
@@ -310,6 +291,8 @@ static enum status start_training(
     TRY(flow_loader_open(r, train, e));
     if (val)
         TRY(flow_loader_open(r, val, e));
+    if (m->home) /* its memory is the new loop's: the weights wait on the host */
+        TRY(exec_stash(m->home, e));
     TRY(fill_begin(&ctx, r, m, e));
     warn_range(r, graph_node_at(r->graph, node), &ctx, c->precision);
     /* A second training loop takes the weights from where the first left them. */
@@ -338,13 +321,13 @@ static enum status start_training(
 }
 
 /* The trained weights stay where they are; earlier homes are given up. */
-static void move_home(struct flow_model *m, struct train *t)
+static void move_home(struct flow_model *m, struct train *t, struct run_place *place)
 {
     if (m->home && m->owns_home)
         exec_free(m->home);
     else if (m->home)
         exec_empty(m->home);
-    flow_model_home(m, train_exec(t), false);
+    flow_model_home(m, train_exec(t), place, false);
     m->trained = t;
 }
 
@@ -387,14 +370,15 @@ static enum status train_for_real(
     struct run *r, size_t node, struct train *t, struct flow_model *m, struct flow_loader *train,
     struct flow_loader *val, const struct train_config *c, struct err *e)
 {
+    struct run_place *place = run_place_of(r, graph_node_at(r->graph, node));
     TRY(start_training(r, node, t, m, train, val, c, e));
-    move_home(m, t);
+    move_home(m, t, place);
     if (r->o.profile)
         exec_profile_begin(train_exec(t));
     enum status st = train_run(t, e);
     if (r->o.profile)
         keep_profile(r, c->node_id, train_exec(t));
-    run_measured(r, exec_peak_measured(train_exec(t)));
+    run_measured(r, place, m, train_exec(t));
     exec_trim(train_exec(t));
     return st;
 }
@@ -414,7 +398,6 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
         c.levers.checkpointing = CHECKPOINT_BLOCKS;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "optimizer", FLOW_OPTIMIZER, &optimizer, e));
-    run_check_device(r, n);
     struct train_sink sink = {pass_event, run_stop_asked, r};
     struct step_dump dump = {dump_pass, r};
     struct train *t;
@@ -423,8 +406,9 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
     if (r->planning) {
         if (train_steps(t)->unchunked)
             r->bill.unchunked = train_steps(t)->unchunked;
-        run_account(r, n, train_exec(t), &m->vars, train_steps(t)->programs);
-        move_home(m, t);
+        struct run_place *place = run_place_of(r, n);
+        run_account(r, n, place, m, train_exec(t), &m->vars, train_steps(t)->programs);
+        move_home(m, t, place);
         set_results(r, node, t, &model, &optimizer);
         return ST_OK;
     }
@@ -439,19 +423,28 @@ enum status flow_model_exec(
     struct run *r, const struct graph_node *n, struct flow_model *m, struct ir_program **programs,
     int n_programs, struct exec **out, struct err *e)
 {
-    struct exec *lender = m->home;
+    struct run_place *place = run_place_of(r, n);
+    struct exec *lender = m->home_place == place ? m->home : NULL; /* elsewhere: copies of them */
     struct exec_options o = {
-        .storage = r->o.storage, .lender = lender, .workspace_limit_bytes = r->frugal ? -1 : 0};
+        .storage = r->o.storage,
+        .lender = lender,
+        .workspace_limit_bytes = r->frugal ? -1 : 0,
+        .source = &place->source};
     TRY(exec_new(&m->vars, programs, n_programs, &o, out, e));
     if (r->planning) {
-        run_account(r, n, *out, &m->vars, programs);
+        run_account(r, n, place, m, *out, &m->vars, programs);
         return ST_OK;
     }
     enum status st = exec_map(*out, e);
     struct fill_ctx ctx;
     if (st == ST_OK && !lender) {
         st = fill_begin(&ctx, r, m, e);
-        struct train_weights w = {.fill = flow_model_fill, .ctx = &ctx};
+        struct train_weights w = {
+            .fill = flow_model_fill,
+            .ctx = &ctx,
+            .from = m->home,
+            .from_vars = m->home_vars,
+            .from_dtype = m->home_dtype};
         if (st == ST_OK)
             st = fill_model(m->model, &m->vars, *out, &w, e);
         fill_end(&ctx);
@@ -464,14 +457,16 @@ enum status flow_model_exec(
 }
 
 /* Done with an exec of flow_model_exec: it stays as the model's home, or goes. */
-void flow_model_leave(struct run *r, struct flow_model *m, struct exec *x)
+void flow_model_leave(
+    struct run *r, const struct graph_node *n, struct flow_model *m, struct exec *x)
 {
     if (!x)
         return;
+    struct run_place *place = run_place_of(r, n);
     if (!r->planning)
-        run_measured(r, exec_peak_measured(x));
-    if (!r->planning && !m->home) {
-        flow_model_home(m, x, true);
+        run_measured(r, place, m, x);
+    if (!m->home) {
+        flow_model_home(m, x, place, true);
         exec_trim(x);
     } else {
         exec_free(x);
@@ -551,14 +546,13 @@ enum status node_evaluate(struct run *r, size_t node, struct err *e)
     int64_t correct = 0, counted = 0;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "dataset", FLOW_DATASET, &data, e));
-    run_check_device(r, n);
     enum status st = build_evaluation(r, n, model.model, data.dataset, &v, e);
     run_keep_programs(r, v.programs, v.n);
     if (st == ST_OK)
         st = flow_model_exec(r, n, model.model, v.programs, v.n, &x, e);
     if (st == ST_OK && !r->planning)
         st = run_evaluation(r, &v, x, &correct, &counted, e);
-    flow_model_leave(r, model.model, x);
+    flow_model_leave(r, n, model.model, x);
     TRY(st);
     double accuracy = counted ? (double)correct / (double)counted : 0;
     flow_set(r, node, "accuracy", (struct flow){.kind = FLOW_SCALAR, .scalar = accuracy});
@@ -590,7 +584,6 @@ enum status node_inference(struct run *r, size_t node, struct err *e)
     struct exec *x = NULL;
     TRY(flow_get(r, node, "model", FLOW_MODEL, &model, e));
     TRY(flow_get(r, node, "input", FLOW_NUMBERS, &in, e));
-    run_check_device(r, n);
     TRY(step_forward_make(
         &model.model->vars, model.model->model, in.numbers->shape, PRECISION_FP32, &p, e));
     run_keep_programs(r, &p, 1);
@@ -612,7 +605,7 @@ enum status node_inference(struct run *r, size_t node, struct err *e)
         if (st == ST_OK)
             memcpy(out->data, exec_value(x, 0, output), (size_t)(count * dtype_size(out->dtype)));
     }
-    flow_model_leave(r, model.model, x);
+    flow_model_leave(r, n, model.model, x);
     flow_set(r, node, "output", (struct flow){.kind = FLOW_NUMBERS, .numbers = out});
     flow_set(r, node, "model", model);
     return st;

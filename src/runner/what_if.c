@@ -37,7 +37,7 @@ struct choices {
     int64_t least_batch; /* smallest batch_size of a loader; 0: no loader */
 };
 
-static struct choices choices_of(const struct run *r)
+static struct choices choices_of(struct run *r)
 {
     struct choices c = {0};
     for (size_t i = 0; i < graph_order_count(r->graph); i++) {
@@ -161,33 +161,71 @@ static void advise(struct run *r, struct str *s, bool peaks)
     str_printf(s, "%s%d. a smaller model or image", n ? "\n" : "", n + 1);
 }
 
-enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
+/* The plan is above a limit: what was needed, what there is, and the advice. */
+static enum status
+refuse(struct run *r, const char *figures, int64_t limit, const char *text, struct err *e)
 {
-    char need[32], has[32];
     struct str what;
-    int64_t peak = r->bill.peak_bytes, host = r->bill.host_bytes, limit = budget_bytes;
-    if (budget_bytes == 0 || (budget_bytes > 0 && peak <= budget_bytes))
-        return ST_OK;
-    if (budget_bytes < 0) {
-        limit = host_capacity_bytes();
-        if (peak + host <= limit)
-            return ST_OK;
-    }
     str_init(&what);
-    str_printf(
-        &what,
-        "peak %lld bytes, limit %lld bytes, data and loaders %lld bytes\n"
-        "What to try, cheapest first:\n",
-        (long long)peak, (long long)limit, (long long)host);
+    str_printf(&what, "%s\nWhat to try, cheapest first:\n", figures);
     advise(r, &what, limit > 0);
-    (void)err_set(
-        e, ST_OOM, "the plan needs %s, and %s has %s", bytes_text(peak, need, sizeof need),
-        budget_bytes > 0 ? "the budget of --memory-gib" : "this machine",
-        bytes_text(limit, has, sizeof has));
+    (void)err_set(e, ST_OOM, "%s", text);
     err_detail(e, "%s", what.data);
     err_hint(
         e, "nothing has been started or changed; `snug plan GRAPH --set NODE.PARAM=V` shows the "
            "bill of a change");
     str_release(&what);
     return ST_OOM;
+}
+
+enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
+{
+    char need[32], has[32], text[256], figures[256];
+    int64_t peak = r->bill.peak_bytes, limit = budget_bytes;
+    if (budget_bytes == 0 || (budget_bytes > 0 && peak <= budget_bytes))
+        return ST_OK;
+    if (budget_bytes < 0) {
+        limit = host_capacity_bytes();
+        if (run_host_need_bytes(r) <= limit)
+            return ST_OK;
+    }
+    (void)snprintf(
+        figures, sizeof figures, "peak %lld bytes, limit %lld bytes, data and loaders %lld bytes",
+        (long long)peak, (long long)limit, (long long)r->bill.host_bytes);
+    (void)snprintf(
+        text, sizeof text, "the plan needs %s, and %s has %s", bytes_text(peak, need, sizeof need),
+        budget_bytes > 0 ? "the budget of --memory-gib" : "this machine",
+        bytes_text(limit, has, sizeof has));
+    return refuse(r, figures, limit, text, e);
+}
+
+static enum status refuse_card(struct run *r, const struct run_fit *f, struct err *e)
+{
+    char need[32], context[32], all[32], left[32], text[400], figures[400];
+    const struct device *d = f->device;
+    (void)bytes_text(f->peak_bytes, need, sizeof need);
+    (void)bytes_text(f->context_bytes, context, sizeof context);
+    (void)bytes_text(f->capacity_bytes, all, sizeof all);
+    (void)bytes_text(f->free_bytes, left, sizeof left);
+    (void)snprintf(
+        figures, sizeof figures,
+        "peak %lld bytes, context %lld bytes, card %lld bytes, free now %lld bytes (%s)",
+        (long long)f->peak_bytes, (long long)f->context_bytes, (long long)f->capacity_bytes,
+        (long long)f->free_bytes, d->uuid);
+    (void)snprintf(
+        text, sizeof text, "the plan needs %s and %s for the context, and %s (%s) has %s%s%s%s",
+        need, context, d->id, d->name, f->fits_at_all ? left : all,
+        f->fits_at_all ? " free of its " : "", f->fits_at_all ? all : "",
+        f->fits_at_all ? ": `snug devices` shows who holds the rest" : "");
+    int64_t limit = (f->fits_at_all ? f->free_bytes : f->capacity_bytes) - f->context_bytes;
+    return refuse(r, figures, limit, text, e);
+}
+
+enum status run_check_cards(struct run *r, struct err *e)
+{
+    struct run_fit f;
+    for (int i = 0; i < r->devices->n; i++)
+        if (run_fit_at(r, i, &f) && !f.fits_now)
+            return refuse_card(r, &f, e);
+    return ST_OK;
 }

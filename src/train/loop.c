@@ -136,7 +136,8 @@ enum status train_new(
     struct exec_options o = {
         .storage = c->storage,
         .budget_bytes = c->budget_bytes,
-        .workspace_limit_bytes = c->workspace_limit_bytes};
+        .workspace_limit_bytes = c->workspace_limit_bytes,
+        .source = c->source};
     enum status st = optim_form(&c->levers, c->precision, &t->optim.attr, e);
     if (st == ST_OK)
         st = step_choose(parts->vars, &t->steps_config, &o, e);

@@ -46,6 +46,7 @@ struct train_config { /* the TrainingLoop node */
     int64_t budget_bytes;
     enum exec_storage storage;
     int64_t workspace_limit_bytes;                   /* exec_options */
+    struct mem_source *source;                       /* exec_options */
     const char *device, *graph_key, *checkpoint_dir; /* folder of periodic and interrupt files */
     const char *run_name;                            /* part of their names */
     struct levers levers;
