@@ -13,6 +13,7 @@ function(snug_bench name)
 endfunction()
 
 snug_bench(plan snug_mem)
+snug_bench(pool snug_mem)
 snug_bench(kernels snug_backends)
 snug_bench(bound snug_backends)
 snug_bench(snapshot snug_doctor)

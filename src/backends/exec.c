@@ -609,8 +609,11 @@ int64_t exec_peak_planned(const struct exec *x)
 
 int64_t exec_peak_measured(const struct exec *x)
 {
-    if (x->options.storage == EXEC_DYNAMIC)
-        return mem_pool_stats(x->pool)->live_bytes_peak + x->overrun_bytes + x->library_bytes_peak;
+    if (x->options.storage == EXEC_DYNAMIC) {
+        struct mem_pool_stats s;
+        mem_pool_stats(x->pool, &s);
+        return s.allocated_bytes[MEM_STAT_ALL].peak + x->overrun_bytes + x->library_bytes_peak;
+    }
     int64_t lent = x->options.lender ? x->options.lender->measured_var_bytes : 0;
     return lent + x->measured_bytes + x->overrun_bytes + x->library_bytes_peak;
 }

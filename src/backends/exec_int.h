@@ -4,7 +4,7 @@
 
 #include "backends/exec.h"
 #include "mem/plan_set.h"
-#include "mem/pool.h"
+#include "mem/pool/pool.h"
 
 enum { EXEC_RED_ZONE = 64 };
 

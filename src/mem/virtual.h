@@ -1,7 +1,7 @@
 /* virtual.h - a device that is only numbers: addresses without memory, for tests and replays.
  *
  * Segments are never touched, so a card of 80 GB costs nothing. Addresses are multiples of 2 MiB,
- * in the order that is asked for; a given one is free to be handed out again.
+ * in the order that is asked for; none is handed out twice.
  */
 #ifndef MEM_VIRTUAL_H
 #define MEM_VIRTUAL_H
@@ -47,6 +47,6 @@ void mem_virtual_fail_nth(struct mem_virtual *v, int64_t n);
 struct mem_virtual_calls {
     int64_t take_n, give_n, reserve_n, release_n, map_n, unmap_n, event_record_n, event_wait_n;
 };
-struct mem_virtual_calls mem_virtual_calls(const struct mem_virtual *v);
+struct mem_virtual_calls mem_virtual_calls(struct mem_virtual *v);
 
 #endif

@@ -45,6 +45,7 @@ struct mem_pool_conf {
     double per_process_memory_fraction;  /* 1: no limit */
     bool expandable_segments;
     double expandable_segments_reserve; /* address space as a part of the device; up to 9/8 */
+    int64_t expandable_segments_reserve_bytes; /* the same in bytes; 0: as a part */
     bool release_lock_on_cudamalloc, throw_on_cudamalloc_oom;
     bool no_caching; /* every request is a segment of its own */
     /* Stored only. */
