@@ -30,10 +30,19 @@ struct linear_places {
 
 /* ---- which linear layers there are ---- */
 
+/* A tied head is called by its own name, not by the embedding's. */
+static const char *place_name(const struct model *m, int weight, bool tied)
+{
+    for (int i = 0; tied && i < m->n_aliases; i++)
+        if (m->aliases[i].var == weight && str_ends(m->aliases[i].name, ".weight"))
+            return m->aliases[i].name;
+    return m->vars->list.data[weight].name;
+}
+
 static void
 place_add(struct model *m, struct linear_places *p, int weight, bool in_out, bool head, bool tied)
 {
-    const char *name = m->vars->list.data[weight].name;
+    const char *name = place_name(m, weight, tied);
     size_t n = strlen(name);
     if (!str_ends(name, ".weight"))
         return;

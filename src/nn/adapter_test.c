@@ -151,6 +151,7 @@ TEST(targets_refused, "L3 case-T78: a head tied to the embedding takes no adapte
     struct adapter_config c = lora("lm_head");
     open_llama(&f, true);
     CHECK_EQ(model_adapt(f.m, &c, &f.e), ST_INVALID);
+    CHECK(strstr(f.e.text, "\"lm_head\" shares its weight"));
     close_fixture(&f);
     c = lora("nothing");
     open_layers(&f);

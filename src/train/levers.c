@@ -49,6 +49,23 @@ refuse(const char *lever, const char *other, const char *why, const char *hint, 
     return ST_INVALID;
 }
 
+/* Names what brought the scaler. */
+static enum status refuse_scaler(const char *lever, const struct step_config *c, struct err *e)
+{
+    const char *other = "bf16_scaler", *hint = "set bf16_scaler or update_in_backward to false";
+    if (c->levers.parameter_dtype == DT_F16) {
+        other = "parameter_dtype float16 (its gradient scaler)";
+        hint = "use parameter_dtype bfloat16 or float32, or set update_in_backward to false";
+    } else if (c->precision == PRECISION_FP16) {
+        other = "precision fp16 (its gradient scaler)";
+        hint = "use precision bf16 or fp32, or set update_in_backward to false";
+    }
+    return refuse(
+        lever, other,
+        "an infinite gradient must skip the whole update, and would be found after a part of it",
+        hint, e);
+}
+
 static enum status check_update(const struct step_config *c, struct err *e)
 {
     static const char lever[] = "update_in_backward";
@@ -58,15 +75,7 @@ static enum status check_update(const struct step_config *c, struct err *e)
             "the norm of the whole gradient is known only when all of it is there",
             "set grad_clip_norm to 0 or update_in_backward to false", e);
     if (c->scaler)
-        return refuse(
-            lever,
-            c->precision == PRECISION_FP16 ? "precision fp16 (its gradient scaler)" : "bf16_scaler",
-            "an infinite gradient must skip the whole update, and would be found after a part of "
-            "it",
-            c->precision == PRECISION_FP16
-                ? "use precision bf16 or fp32, or set update_in_backward to false"
-                : "set bf16_scaler or update_in_backward to false",
-            e);
+        return refuse_scaler(lever, c, e);
     if (c->accumulate > 1)
         return refuse(
             lever, "accumulate_steps above 1",

@@ -432,9 +432,9 @@ TEST(update_half, "L5 P9: weights of 16 bits under autocast: a fused product rea
 
 TEST(update_refused, "L5: what needs the whole gradient is refused, and both parameters are named")
 {
-    const char *const named[] = {
-        "grad_clip_norm", "fp16", "bf16_scaler", "accumulate_steps", "log_update_ratio"};
-    for (int i = 0; i < 5; i++) {
+    const char *const named[] = {"grad_clip_norm",   "precision fp16",   "bf16_scaler",
+                                 "accumulate_steps", "log_update_ratio", "parameter_dtype float16"};
+    for (int i = 0; i < 6; i++) {
         struct trial_setup s = deep(48, 16);
         struct trial t;
         struct err e = {0};
@@ -444,6 +444,7 @@ TEST(update_refused, "L5: what needs the whole gradient is refused, and both par
         s.config.bf16_scaler = i == 2;
         s.config.accumulate = i == 3 ? 2 : 1;
         s.config.log_update_ratio = i == 4;
+        s.config.levers.parameter_dtype = i == 5 ? DT_F16 : DT_F32;
         CHECK_EQ(trial_plan(&t, &s, &e), ST_INVALID);
         CHECK(strstr(e.text, "update_in_backward") && strstr(e.text, named[i]));
     }
