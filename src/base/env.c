@@ -25,6 +25,13 @@ int64_t clock_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+int64_t clock_wall_us(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 enum status
 file_read(const char *path, size_t limit_bytes, char **data, size_t *size_bytes, struct err *e)
 {

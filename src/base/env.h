@@ -8,7 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-int64_t clock_ns(void); /* monotonic */
+int64_t clock_ns(void);      /* monotonic */
+int64_t clock_wall_us(void); /* since 1970 */
 
 /* Reads a whole regular file; `*data` (plus a NUL after it) is freed by mem_free. Larger than
  * `limit_bytes` is ST_CORRUPT. Files are read, not mapped: mapped pages would count in RSS. */

@@ -5,6 +5,10 @@ set(FUZZ plan_problem_fuzz.c)
 list(APPEND SOURCES virtual.c pool/open.c pool/alloc.c pool/find.c pool/segment.c pool/expandable.c pool/block.c pool/block_set.c
     pool/events.c pool/private.c pool/stats.c pool/summary.c pool/event.c pool/oom.c pool/snapshot.c pool/check.c pool/conf.c)
 list(APPEND TESTS pool/pool_test.c)
+# The same rules once more, slowly: what random calls are compared with.
+list(APPEND TESTS pool/model.c pool/model_test.c pool/thread_test.c)
+list(APPEND SOURCES history.c history_write.c doc_out.c)
+list(APPEND TESTS history_test.c)
 set_source_files_properties(${dir}/plan_exact_search.c PROPERTIES COMPILE_OPTIONS -O3)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
