@@ -1,24 +1,27 @@
 /* gemm.c - packed matrix products: register tiles over panels of A and B, see gemm.h.
  *
- * A thread owns a rectangle of C and packs for itself: for each block of NC columns and KC of k, a
- * panel of B; for each block of MC rows, a panel of A; then tiles of MR x NR. Sums that cannot wait
- * in C between blocks of k (16-bit results, accumulation) wait in a float32 buffer.
+ * A thread owns a rectangle of C and packs for itself: for each block of NC columns and KC of k,
+ * for each block of MC rows, panels of A; then tiles of MR x NR. A panel of B is packed when its
+ * first tile needs it, and while tiles are computed the memory of the next one is prefetched: the
+ * usual product here has few rows and weights that lie far away. Sums that cannot wait in C between
+ * blocks of k (16-bit results, accumulation) wait in a float32 buffer.
  */
 #include "backends/cpu/gemm.h"
 
 #if VEC_LANES == 16
-enum { MR = 8, NV = 3, MC = 128, KC = 384, NC = 768 };
+enum { MR = 8, NV = 3, MC = 256, KC = 384, NC = 768 };
 #elif VEC_LANES == 8
 enum { MR = 6, NV = 2, MC = 120, KC = 384, NC = 768 };
 #else
 enum { MR = 4, NV = 2, MC = 128, KC = 384, NC = 768 };
 #endif
-enum { NR = NV * VL, MS = 4 * MC, ALIGN = 64 };
+enum { NR = NV * VL, MS = 512 / MC * MC, ALIGN = 64 };
 
 /* What follows from a job's shape. */
 struct plan {
     bool pairs;         /* bf16 dot products: panels hold pairs of k */
     bool wait;          /* sums wait in a buffer */
+    bool once;          /* one block of rows: a panel of B is used up before the next is packed */
     int64_t kc;         /* block of k */
     int64_t mc, nc, ms; /* largest blocks that occur */
     int64_t a_bytes, b_bytes, wait_bytes, thread_bytes;
@@ -80,8 +83,9 @@ static struct plan plan_make(const struct gemm_job *g, int threads)
     p.mc = least(MC, round_up(g->m, MR));
     p.nc = least(NC, round_up(g->n, NR));
     p.ms = p.wait ? least(MS, round_up(g->m, MR)) : round_up(g->m, MR);
+    p.once = p.ms <= p.mc;
     p.a_bytes = round_up(p.mc * units * 4 + 4 * VL, ALIGN);
-    p.b_bytes = round_up(p.nc * units * 4 + 4 * VL, ALIGN);
+    p.b_bytes = round_up((p.once ? NR : p.nc) * units * 4 + 4 * VL, ALIGN);
     p.wait_bytes = p.wait ? round_up(p.ms * p.nc * 4, ALIGN) : 0;
     p.thread_bytes = p.a_bytes + p.b_bytes + p.wait_bytes;
     return p;
@@ -334,37 +338,87 @@ struct area {
     float *wait;
 };
 
-/* Tiles of rows i0 .. i1 and columns j0 .. j1 for k from k0 on, panels packed. */
-static void area_tiles(
-    const struct area *s, int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t k0, int64_t top)
+/* Columns [j, j1) of B for k in [k0, k0 + k). */
+struct columns {
+    int64_t j, j1, k0, k;
+};
+
+static const char *columns_at(const struct area *s, const struct columns *c, int64_t k, int64_t j)
+{
+    const struct gemm_operand *b = &s->g->b;
+    return s->b + ((c->k0 + k) * b->row + j * b->col) * dtype_size(b->dtype);
+}
+
+/* Part `part` of `parts` of the panel from column j on comes nearer: its lines run along k or along
+ * the columns. */
+static void prefetch_panel(
+    const struct area *s, const struct columns *c, int64_t j, int64_t part, int64_t parts)
+{
+    const struct gemm_operand *b = &s->g->b;
+    int64_t cols = least(NR, c->j1 - j), per_line = ALIGN / dtype_size(b->dtype);
+    if (b->row == 1)
+        for (int64_t w = cols * part / parts; w < cols * (part + 1) / parts; w++)
+            for (int64_t k = 0; k < c->k; k += per_line)
+                __builtin_prefetch(columns_at(s, c, k, j + w), 0, 2);
+    else if (b->col == 1)
+        for (int64_t k = c->k * part / parts; k < c->k * (part + 1) / parts; k++)
+            for (int64_t w = 0; w < cols; w += per_line)
+                __builtin_prefetch(columns_at(s, c, k, j + w), 0, 2);
+}
+
+/* The place of a finished tile: rows are far apart, and written at once. */
+static void prefetch_tile(const char *c, int64_t row_bytes, int rows, int64_t bytes)
+{
+    for (int i = 0; i < rows; i++)
+        for (int64_t at = 0; at < bytes; at += ALIGN)
+            __builtin_prefetch(c + i * row_bytes + at, 1, 3);
+}
+
+static void tile_sums(const struct plan *p, const char *a, const char *b, int64_t units, float *to)
+{
+#if VEC_LANES == 16
+    if (p->pairs) {
+        gemm_tile_bf16((const void *)a, (const void *)b, units, to);
+        return;
+    }
+#endif
+    (void)p;
+    tile_run((const void *)a, (const void *)b, units, to);
+}
+
+/* Tiles of rows i0 .. i1 with the columns c, A packed; the rows are the first ones to need B. */
+static void
+area_tiles(const struct area *s, int64_t i0, int64_t i1, const struct columns *c, int64_t top)
 {
     const struct gemm_job *g = s->g;
     float tile[MR * NR] __attribute__((aligned(64)));
-    int64_t k = least(s->p->kc, g->k - k0), units = s->p->pairs ? (k + 1) / 2 : k;
+    int64_t units = s->p->pairs ? (c->k + 1) / 2 : c->k, parts = (i1 - i0 + MR - 1) / MR;
     int size = dtype_size(g->c_dtype);
     struct finish f = {
         .wait_row = s->p->nc,
         .c_row = g->c_row,
         .bias_dtype = g->bias_dtype,
-        .first = k0 == 0,
-        .last = k0 + k == g->k,
+        .first = c->k0 == 0,
+        .last = c->k0 + c->k == g->k,
         .relu = g->relu,
         .accumulate = g->accumulate};
-    for (int64_t j = j0; j < j1; j += NR) {
-        int cols = (int)least(NR, j1 - j);
+    for (int64_t j = c->j; j < c->j1; j += NR) {
+        int cols = (int)least(NR, c->j1 - j);
+        char *b = s->b_pack + (s->p->once ? 0 : j - c->j) * units * 4;
+        if (i0 == top)
+            pack_b(b, cols, c->k, &g->b, columns_at(s, c, 0, j), s->p->pairs);
         if (g->bias)
             f.bias = (const char *)g->bias + j * dtype_size(g->bias_dtype);
         for (int64_t i = i0; i < i1; i += MR) {
-            const char *a = s->a_pack + (i - i0) * units * 4, *b = s->b_pack + (j - j0) * units * 4;
-#if VEC_LANES == 16
-            if (s->p->pairs)
-                gemm_tile_bf16((const void *)a, (const void *)b, units, tile);
-            else
-#endif
-                tile_run((const void *)a, (const void *)b, units, tile);
+            int rows = (int)least(MR, i1 - i);
             f.c = s->c + (i * g->c_row + j) * size;
-            f.wait = s->wait ? s->wait + (i - top) * s->p->nc + (j - j0) : NULL;
-            finish_tile(&f, tile, (int)least(MR, i1 - i), cols, g->c_dtype);
+            f.wait = s->wait ? s->wait + (i - top) * s->p->nc + (j - c->j) : NULL;
+            if (!f.wait || f.last)
+                prefetch_tile(f.c, g->c_row * size, rows, (int64_t)cols * size);
+            if (i0 == top && j + NR < c->j1)
+                prefetch_panel(s, c, j + NR, (i - i0) / MR, parts);
+            tile_sums(s->p, s->a_pack + (i - i0) * units * 4, b, units, tile);
+            finish_tile(&f, tile, rows, cols, g->c_dtype);
         }
     }
 }
@@ -376,19 +430,15 @@ static void area_run(const struct area *s)
     for (int64_t top = s->m0; top < s->m1; top += s->p->ms) {
         int64_t bottom = least(s->m1, top + s->p->ms);
         for (int64_t j = s->n0; j < s->n1; j += s->p->nc) {
-            int64_t j1 = least(s->n1, j + s->p->nc);
             for (int64_t k0 = 0; k0 < g->k; k0 += kc) {
-                int64_t k = least(kc, g->k - k0);
-                pack_b(
-                    s->b_pack, j1 - j, k, &g->b,
-                    s->b + (k0 * g->b.row + j * g->b.col) * dtype_size(g->b.dtype), s->p->pairs);
+                struct columns c = {j, least(s->n1, j + s->p->nc), k0, least(kc, g->k - k0)};
                 for (int64_t i = top; i < bottom; i += s->p->mc) {
                     int64_t i1 = least(bottom, i + s->p->mc);
                     pack_a(
-                        s->a_pack, i1 - i, k, &g->a,
+                        s->a_pack, i1 - i, c.k, &g->a,
                         s->a + (i * g->a.row + k0 * g->a.col) * dtype_size(g->a.dtype),
                         s->p->pairs);
-                    area_tiles(s, i, i1, j, j1, k0, top);
+                    area_tiles(s, i, i1, &c, top);
                 }
             }
         }
