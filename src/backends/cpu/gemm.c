@@ -244,7 +244,23 @@ static __attribute__((noinline)) void pack_b(
 
 /* ---- tiles ---- */
 
-static void tile_run(const float *a, const float *b, int64_t k, float *tile)
+VEC_FN void tile_step(const float *a, const float *b, vf sum[MR][NV])
+{
+    vf y[NV];
+#pragma GCC unroll 3
+    for (int j = 0; j < NV; j++)
+        y[j] = *(const vf_loose *)(b + j * VL);
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++) {
+        vf x = vset(a[i]);
+#pragma GCC unroll 3
+        for (int j = 0; j < NV; j++)
+            sum[i][j] = vfma(x, y[j], sum[i][j]);
+    }
+}
+
+static void
+tile_run(const float *a, const float *b, int64_t k, struct gemm_ahead ahead, float *tile)
 {
     vf sum[MR][NV];
 #pragma GCC unroll 8
@@ -252,19 +268,14 @@ static void tile_run(const float *a, const float *b, int64_t k, float *tile)
 #pragma GCC unroll 3
         for (int j = 0; j < NV; j++)
             sum[i][j] = vset(0);
-    for (int64_t p = 0; p < k; p++) {
-        vf y[NV];
-#pragma GCC unroll 3
-        for (int j = 0; j < NV; j++)
-            y[j] = *(const vf_loose *)(b + p * NR + j * VL);
-#pragma GCC unroll 8
-        for (int i = 0; i < MR; i++) {
-            vf x = vset(a[p * MR + i]);
-#pragma GCC unroll 3
-            for (int j = 0; j < NV; j++)
-                sum[i][j] = vfma(x, y[j], sum[i][j]);
-        }
+    int64_t p = 0;
+    for (; p + GEMM_AHEAD <= k; p += GEMM_AHEAD) {
+        gemm_ahead_step(&ahead);
+        for (int64_t q = p; q < p + GEMM_AHEAD; q++)
+            tile_step(a + q * MR, b + q * NR, sum);
     }
+    for (; p < k; p++)
+        tile_step(a + p * MR, b + p * NR, sum);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 3
@@ -349,21 +360,21 @@ static const char *columns_at(const struct area *s, const struct columns *c, int
     return s->b + ((c->k0 + k) * b->row + j * b->col) * dtype_size(b->dtype);
 }
 
-/* Part `part` of `parts` of the panel from column j on comes nearer: its lines run along k or along
- * the columns. */
-static void prefetch_panel(
-    const struct area *s, const struct columns *c, int64_t j, int64_t part, int64_t parts)
+/* What tile `part` of `parts` prefetches of the panel from column j on, whose lines run along k or
+ * along the columns. */
+static struct gemm_ahead
+ahead_of(const struct area *s, const struct columns *c, int64_t j, int64_t part, int64_t parts)
 {
     const struct gemm_operand *b = &s->g->b;
-    int64_t cols = least(NR, c->j1 - j), per_line = ALIGN / dtype_size(b->dtype);
-    if (b->row == 1)
-        for (int64_t w = cols * part / parts; w < cols * (part + 1) / parts; w++)
-            for (int64_t k = 0; k < c->k; k += per_line)
-                __builtin_prefetch(columns_at(s, c, k, j + w), 0, 2);
-    else if (b->col == 1)
-        for (int64_t k = c->k * part / parts; k < c->k * (part + 1) / parts; k++)
-            for (int64_t w = 0; w < cols; w += per_line)
-                __builtin_prefetch(columns_at(s, c, k, j + w), 0, 2);
+    int64_t size = dtype_size(b->dtype), last = least(NR, c->j1 - j) - 1;
+    if (b->row == 1) { /* three columns at a time */
+        int64_t w = least(3 * part, last), more = w + 2 <= last ? b->col * size : 0;
+        return (struct gemm_ahead){
+            columns_at(s, c, 0, j + w), ALIGN, more, (c->k * size + ALIGN - 1) / ALIGN};
+    }
+    int64_t k = c->k * part / parts; /* up to three lines of some rows */
+    return (struct gemm_ahead){
+        columns_at(s, c, k, j), b->row * size, ALIGN, c->k * (part + 1) / parts - k};
 }
 
 /* The place of a finished tile: rows are far apart, and written at once. */
@@ -374,16 +385,18 @@ static void prefetch_tile(const char *c, int64_t row_bytes, int rows, int64_t by
             __builtin_prefetch(c + i * row_bytes + at, 1, 3);
 }
 
-static void tile_sums(const struct plan *p, const char *a, const char *b, int64_t units, float *to)
+static void tile_sums(
+    const struct plan *p, const char *a, const char *b, int64_t units, struct gemm_ahead ahead,
+    float *to)
 {
 #if VEC_LANES == 16
     if (p->pairs) {
-        gemm_tile_bf16((const void *)a, (const void *)b, units, to);
+        gemm_tile_bf16((const void *)a, (const void *)b, units, ahead, to);
         return;
     }
 #endif
     (void)p;
-    tile_run((const void *)a, (const void *)b, units, to);
+    tile_run((const void *)a, (const void *)b, units, ahead, to);
 }
 
 /* Tiles of rows i0 .. i1 with the columns c, A packed; the rows are the first ones to need B. */
@@ -415,9 +428,10 @@ area_tiles(const struct area *s, int64_t i0, int64_t i1, const struct columns *c
             f.wait = s->wait ? s->wait + (i - top) * s->p->nc + (j - c->j) : NULL;
             if (!f.wait || f.last)
                 prefetch_tile(f.c, g->c_row * size, rows, (int64_t)cols * size);
+            struct gemm_ahead ahead = {b, 0, 0, 0};
             if (i0 == top && j + NR < c->j1)
-                prefetch_panel(s, c, j + NR, (i - i0) / MR, parts);
-            tile_sums(s->p, s->a_pack + (i - i0) * units * 4, b, units, tile);
+                ahead = ahead_of(s, c, j + NR, (i - i0) / MR, parts);
+            tile_sums(s->p, s->a_pack + (i - i0) * units * 4, b, units, ahead, tile);
             finish_tile(&f, tile, rows, cols, g->c_dtype);
         }
     }

@@ -41,7 +41,27 @@ void gemm_run(const struct gemm_job *g, void *workspace, int threads);
 /* Pairs of bf16 from float32: gemm.c's pack_pairs, rounding. */
 void gemm_pack_rounded(
     uint32_t *dst, int width, int valid, int64_t k, const float *src, int64_t sw, int64_t sk);
+
+/* Lines of memory that a tile prefetches while it computes, three at every GEMM_AHEAD steps of k,
+ * `steps` times. */
+enum { GEMM_AHEAD = 8 };
+struct gemm_ahead {
+    const char *at;
+    int64_t step, apart; /* bytes from one time to the next, and between the three */
+    int64_t steps;
+};
+VEC_FN void gemm_ahead_step(struct gemm_ahead *a)
+{
+    if (a->steps-- <= 0)
+        return;
+    __builtin_prefetch(a->at, 0, 2);
+    __builtin_prefetch(a->at + a->apart, 0, 2);
+    __builtin_prefetch(a->at + 2 * a->apart, 0, 2);
+    a->at += a->step;
+}
+
 /* A tile of the bf16 dot-product kernel: 8 x 48 sums of `pairs` pairs; a: 8, b: 48 pairs a step. */
-void gemm_tile_bf16(const uint32_t *a, const uint32_t *b, int64_t pairs, float *tile);
+void gemm_tile_bf16(
+    const uint32_t *a, const uint32_t *b, int64_t pairs, struct gemm_ahead ahead, float *tile);
 
 #endif

@@ -4,7 +4,23 @@
 
 enum { ROWS = 8, COLS = 3 };
 
-void gemm_tile_bf16(const uint32_t *a, const uint32_t *b, int64_t pairs, float *tile)
+VEC_FN void tile_step(const uint32_t *a, const uint32_t *b, __m512 sum[ROWS][COLS])
+{
+    __m512bh y[COLS];
+#pragma GCC unroll 3
+    for (int j = 0; j < COLS; j++)
+        y[j] = (__m512bh)_mm512_loadu_si512(b + 16 * j);
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++) {
+        __m512bh x = (__m512bh)_mm512_set1_epi32((int)a[i]);
+#pragma GCC unroll 3
+        for (int j = 0; j < COLS; j++)
+            sum[i][j] = _mm512_dpbf16_ps(sum[i][j], x, y[j]);
+    }
+}
+
+void gemm_tile_bf16(
+    const uint32_t *a, const uint32_t *b, int64_t pairs, struct gemm_ahead ahead, float *tile)
 {
     __m512 sum[ROWS][COLS];
 #pragma GCC unroll 8
@@ -12,19 +28,14 @@ void gemm_tile_bf16(const uint32_t *a, const uint32_t *b, int64_t pairs, float *
 #pragma GCC unroll 3
         for (int j = 0; j < COLS; j++)
             sum[i][j] = _mm512_setzero_ps();
-    for (int64_t p = 0; p < pairs; p++) {
-        __m512bh y[COLS];
-#pragma GCC unroll 3
-        for (int j = 0; j < COLS; j++)
-            y[j] = (__m512bh)_mm512_loadu_si512(b + p * 16 * COLS + 16 * j);
-#pragma GCC unroll 8
-        for (int i = 0; i < ROWS; i++) {
-            __m512bh x = (__m512bh)_mm512_set1_epi32((int)a[p * ROWS + i]);
-#pragma GCC unroll 3
-            for (int j = 0; j < COLS; j++)
-                sum[i][j] = _mm512_dpbf16_ps(sum[i][j], x, y[j]);
-        }
+    int64_t p = 0;
+    for (; p + GEMM_AHEAD <= pairs; p += GEMM_AHEAD) {
+        gemm_ahead_step(&ahead);
+        for (int64_t q = p; q < p + GEMM_AHEAD; q++)
+            tile_step(a + q * ROWS, b + q * 16 * COLS, sum);
     }
+    for (; p < pairs; p++)
+        tile_step(a + p * ROWS, b + p * 16 * COLS, sum);
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 3
