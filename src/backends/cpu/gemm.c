@@ -101,99 +101,136 @@ int64_t gemm_bytes(const struct gemm_job *g, int threads)
 }
 
 /* ---- packing: panels of `width` with dst[k * width + w] = src[w * sw + k * sk], zeros past
- * `valid` ---- */
+ * `valid`; gemm_put says where a vector of w goes ---- */
 
-/* Stores run over the end of a step when width is no multiple of VL: the next step overwrites it,
- * and buffers have room for one vector more. */
 VEC_FN void pack_along_width(
-    float *dst, int width, int valid, int64_t k, const void *src, enum dtype t, int64_t sk)
+    struct gemm_panel to, int valid, int64_t k, const void *src, enum dtype t, int64_t sk)
 {
     for (int64_t i = 0; i < k; i++)
-        for (int w = 0; w < width; w += VL) {
+        for (int w = 0; w < to.width; w += VL) {
             int left = valid - w < 0 ? 0 : valid - w;
-            vf x = left >= VL ? vload(src, t, i * sk + w) : vload_n(src, t, i * sk + w, left);
-            *(vf_loose *)(dst + i * width + w) = x;
+            __builtin_prefetch((const char *)src + ((i + 16) * sk + w) * (t == DT_F32 ? 4 : 2));
+            gemm_put(
+                &to, i, w,
+                left >= VL ? vload(src, t, i * sk + w) : vload_n(src, t, i * sk + w, left));
         }
 }
 
+/* Rows are read side by side: more of them than the processor sees coming. */
 VEC_FN void
-pack_along_k(float *dst, int width, int valid, int64_t k, const void *src, enum dtype t, int64_t sw)
+pack_along_k(struct gemm_panel to, int valid, int64_t k, const void *src, enum dtype t, int64_t sw)
 {
     for (int64_t i = 0; i < k; i += VL) {
         int steps = (int)least(VL, k - i);
-        for (int w = 0; w < width; w += VL) {
+        for (int w = 0; w < to.width; w += VL) {
             vf r[VL];
-            for (int j = 0; j < VL; j++) {
-                int64_t at = (w + j) * sw + i;
-                if (w + j >= valid)
-                    r[j] = vset(0);
-                else
-                    r[j] = steps == VL ? vload(src, t, at) : vload_n(src, t, at, steps);
-            }
+            bool whole = steps == VL && valid - w >= VL;
+            if (whole)
+                for (int j = 0; j < VL; j++) {
+                    __builtin_prefetch(
+                        (const char *)src + ((w + j) * sw + i + 64) * (t == DT_F32 ? 4 : 2));
+                    r[j] = vload(src, t, (w + j) * sw + i);
+                }
+            else
+                for (int j = 0; j < VL; j++)
+                    r[j] = w + j < valid ? vload_n(src, t, (w + j) * sw + i, steps) : vset(0);
             vtranspose(r);
-            for (int j = 0; j < steps; j++)
-                *(vf_loose *)(dst + (i + j) * width + w) = r[j];
+            if (whole)
+                for (int j = 0; j < VL; j++)
+                    gemm_put(&to, i + j, w, r[j]);
+            else
+                for (int j = 0; j < steps; j++)
+                    gemm_put(&to, i + j, w, r[j]);
         }
     }
 }
 
 VEC_FN void pack_any(
-    float *dst, int width, int valid, int64_t k, const void *src, enum dtype t, int64_t sw,
+    struct gemm_panel to, int valid, int64_t k, const void *src, enum dtype t, int64_t sw,
     int64_t sk)
 {
     for (int64_t i = 0; i < k; i++)
-        for (int w = 0; w < width; w++)
-            dst[i * width + w] = w < valid ? fload(src, t, w * sw + i * sk) : 0;
+        for (int w = 0; w < to.width; w++)
+            *gemm_place(&to, i, w) = w < valid ? fload(src, t, w * sw + i * sk) : 0;
 }
 
-static inline ALWAYS_INLINE void pack_panel(
-    float *dst, int width, int valid, int64_t k, const void *src, enum dtype t, int64_t sw,
+VEC_FN void pack_panel(
+    struct gemm_panel to, int valid, int64_t k, const void *src, enum dtype t, int64_t sw,
     int64_t sk)
 {
     if (sw == 1)
-        DTYPE_CONST(t, T, pack_along_width(dst, width, valid, k, src, T, sk));
+        DTYPE_CONST(t, T, pack_along_width(to, valid, k, src, T, sk));
     else if (sk == 1)
-        DTYPE_CONST(t, T, pack_along_k(dst, width, valid, k, src, T, sw));
+        DTYPE_CONST(t, T, pack_along_k(to, valid, k, src, T, sw));
     else
-        DTYPE_CONST(t, T, pack_any(dst, width, valid, k, src, T, sw, sk));
+        DTYPE_CONST(t, T, pack_any(to, valid, k, src, T, sw, sk));
 }
 
-/* The same for pairs of bf16: pair i is elements 2i and 2i + 1 of k; an odd last one gets a 0. */
-VEC_FN void pack_pairs(
-    uint32_t *dst, int width, int valid, int64_t k, const uint16_t *src, int64_t sw, int64_t sk)
+/* Pair i of bf16 is elements 2i and 2i + 1 of k; an odd last one gets a 0. */
+VEC_FN vf pair_up(vh even, vh odd)
 {
-    int64_t whole = k / 2;
-    if (sk == 1) { /* a pair is one 32-bit element */
-        for (int64_t i = 0; i < whole; i += VL) {
-            int steps = (int)least(VL, whole - i);
-            for (int w = 0; w < width; w += VL) {
-                vf r[VL];
-                for (int j = 0; j < VL; j++) {
-                    const uint16_t *at = src + (w + j) * sw + 2 * i;
-                    r[j] = w + j >= valid ? vset(0) : vload_n(at, DT_F32, 0, steps);
-                }
-                vtranspose(r);
-                for (int j = 0; j < steps; j++)
-                    *(vf_loose *)(void *)(dst + (i + j) * width + w) = r[j];
+    return (vf)(__builtin_convertvector(even, vu) | __builtin_convertvector(odd, vu) << 16);
+}
+VEC_FN vh load_u16(const uint16_t *x, int n)
+{
+    vh h = {0};
+    if (n >= VL)
+        return *(const vh_loose *)x;
+#if VEC_LANES == 16
+    h = (vh)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), x);
+#else
+    memcpy(&h, x, (size_t)n * 2);
+#endif
+    return h;
+}
+
+VEC_FN void
+pairs_along_k(struct gemm_panel to, int valid, int64_t k, const uint16_t *src, int64_t sw)
+{
+    for (int64_t i = 0; i < k / 2; i += VL) { /* a pair is one 32-bit element */
+        int steps = (int)least(VL, k / 2 - i);
+        for (int w = 0; w < to.width; w += VL) {
+            vf r[VL];
+            for (int j = 0; j < VL; j++) {
+                const uint16_t *at = src + (w + j) * sw + 2 * i;
+                __builtin_prefetch(at + 128);
+                r[j] = w + j >= valid ? vset(0) : vload_n(at, DT_F32, 0, steps);
             }
-        }
-    } else {
-        for (int64_t i = 0; i < whole; i++) {
-            const uint16_t *even = src + 2 * i * sk, *odd = even + sk;
-            int w = 0;
-            if (sw == 1)
-                for (; w + VL <= valid; w += VL) {
-                    vu lo = __builtin_convertvector(*(const vh_loose *)(even + w), vu);
-                    vu hi = __builtin_convertvector(*(const vh_loose *)(odd + w), vu);
-                    *(vi_loose *)(dst + i * width + w) = (vi)(lo | hi << 16);
-                }
-            for (; w < width; w++)
-                dst[i * width + w] = w < valid ? even[w * sw] | (uint32_t)odd[w * sw] << 16 : 0;
+            vtranspose(r);
+            for (int j = 0; j < steps; j++)
+                gemm_put(&to, i + j, w, r[j]);
         }
     }
-    if (k % 2)
-        for (int w = 0; w < width; w++)
-            dst[whole * width + w] = w < valid ? src[w * sw + (k - 1) * sk] : 0;
+}
+
+VEC_FN void
+pairs_along_width(struct gemm_panel to, int valid, int64_t k, const uint16_t *src, int64_t sk)
+{
+    for (int64_t i = 0; i < k / 2; i++)
+        for (int w = 0; w < to.width; w += VL) {
+            const uint16_t *even = src + 2 * i * sk + w;
+            int left = valid - w < 0 ? 0 : valid - w;
+            __builtin_prefetch(even + 16 * sk);
+            __builtin_prefetch(even + 17 * sk);
+            gemm_put(&to, i, w, pair_up(load_u16(even, left), load_u16(even + sk, left)));
+        }
+}
+
+VEC_FN void
+pack_pairs(struct gemm_panel to, int valid, int64_t k, const uint16_t *src, int64_t sw, int64_t sk)
+{
+    if (sk == 1)
+        pairs_along_k(to, valid, k, src, sw);
+    else if (sw == 1)
+        pairs_along_width(to, valid, k, src, sk);
+    for (int64_t i = sk == 1 || sw == 1 ? k / 2 : 0; i < (k + 1) / 2; i++)
+        for (int w = 0; w < to.width; w++) {
+            const uint16_t *even = src + w * sw + 2 * i * sk;
+            uint32_t pair = w < valid ? even[0] : 0;
+            if (w < valid && 2 * i + 1 < k)
+                pair |= (uint32_t)even[sk] << 16;
+            memcpy(gemm_place(&to, i, w), &pair, sizeof pair);
+        }
 }
 
 /* A packed panel as if it had been bf16 in memory. */
@@ -205,29 +242,33 @@ static void round_panel(float *panel, int64_t n)
     }
 }
 
-/* Packs `count` rows (A) or columns (B) in panels of `width`. */
+/* Packs `count` rows (A) or columns (B) in panels of `width`, two at a time where a vector holds
+ * two. */
 VEC_FN void pack(
     void *dst, int width, int64_t count, int64_t k, const void *src, const struct gemm_operand *o,
     int64_t sw, int64_t sk, bool pairs)
 {
     int64_t units = pairs ? (k + 1) / 2 : k;
-    for (int64_t w = 0; w < count; w += width) {
-        int valid = (int)least(width, count - w);
+    for (int64_t w = 0; w < count;) {
+        struct gemm_panel to = {(float *)dst + w * units, width, 0};
+        if (2 * width == VL && count - w > width)
+            to = (struct gemm_panel){to.data, VL, width * units};
+        int valid = (int)least(to.width, count - w);
         const char *at = (const char *)src + w * sw * dtype_size(o->dtype);
-        float *to = (float *)dst + w * units;
+        w += to.width;
         if (!pairs) {
-            pack_panel(to, width, valid, k, at, o->dtype, sw, sk);
+            pack_panel(to, valid, k, at, o->dtype, sw, sk);
             if (o->round)
-                round_panel(to, width * units);
+                round_panel(to.data, to.width * units);
             continue;
         }
 #if VEC_LANES == 16
         if (o->round) {
-            gemm_pack_rounded((void *)to, width, valid, k, (const void *)at, sw, sk);
+            gemm_pack_rounded(to, valid, k, (const void *)at, sw, sk);
             continue;
         }
 #endif
-        pack_pairs((void *)to, width, valid, k, (const void *)at, sw, sk);
+        pack_pairs(to, valid, k, (const void *)at, sw, sk);
     }
 }
 

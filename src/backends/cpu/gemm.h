@@ -38,9 +38,38 @@ int64_t gemm_bytes(const struct gemm_job *g, int threads);
 #define gemm_run ISA_GLUE(gemm_run, ISA_SUFFIX)
 void gemm_run(const struct gemm_job *g, void *workspace, int threads);
 
+/* A packed panel: `width` 32-bit elements for every step of k. With `split`, two panels of half the
+ * width, the second one `split` elements after the first. */
+struct gemm_panel {
+    float *data;
+    int width;
+    int64_t split;
+};
+VEC_FN float *gemm_place(const struct gemm_panel *p, int64_t k, int w)
+{
+    if (!p->split)
+        return p->data + k * p->width + w;
+    int half = p->width / 2;
+    return p->data + k * half + (w < half ? w : p->split + w - half);
+}
+/* Elements w .. w + VL of step k. The store runs over the end of a step when the width is no
+ * multiple of VL: the next step overwrites it, and buffers have room for one vector more. */
+VEC_FN void gemm_put(const struct gemm_panel *p, int64_t k, int w, vf x)
+{
+#if VEC_LANES == 16
+    if (p->split) {
+        float *at = p->data + k * (VL / 2);
+        _mm256_storeu_ps(at, _mm512_castps512_ps256((__m512)x));
+        _mm256_storeu_ps(at + p->split, _mm512_extractf32x8_ps((__m512)x, 1));
+        return;
+    }
+#endif
+    *(vf_loose *)(p->data + k * p->width + w) = x;
+}
+
 /* Pairs of bf16 from float32: gemm.c's pack_pairs, rounding. */
 void gemm_pack_rounded(
-    uint32_t *dst, int width, int valid, int64_t k, const float *src, int64_t sw, int64_t sk);
+    struct gemm_panel to, int valid, int64_t k, const float *src, int64_t sw, int64_t sk);
 
 /* Lines of memory that a tile prefetches while it computes, three at every GEMM_AHEAD steps of k,
  * `steps` times. */

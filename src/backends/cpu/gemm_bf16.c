@@ -53,25 +53,34 @@ static inline __m512i pairs_load(const float *x, int64_t count)
 }
 
 /* Adjacent along k: rows of pairs are turned, VL of them at a time. */
-static void
-rounded_along_k(uint32_t *dst, int width, int valid, int64_t k, const float *src, int64_t sw)
+VEC_FN void
+rounded_along_k(struct gemm_panel to, int valid, int64_t k, const float *src, int64_t sw)
 {
     int64_t pairs = (k + 1) / 2;
     for (int64_t i = 0; i < pairs; i += VL) {
         int steps = (int)(pairs - i < VL ? pairs - i : VL);
-        for (int w = 0; w < width; w += VL) {
+        for (int w = 0; w < to.width; w += VL) {
+            const float *at = src + w * sw + 2 * i;
             vf r[VL];
-            /* Sixteen rows are too many for the processor to see them coming. */
-            for (int j = 0; j < VL && w + j < valid && 2 * i + 96 <= k; j++) {
-                __builtin_prefetch(src + (w + j) * sw + 2 * i + 64);
-                __builtin_prefetch(src + (w + j) * sw + 2 * i + 80);
-            }
-            for (int j = 0; j < VL; j++)
-                r[j] =
-                    w + j < valid ? (vf)pairs_load(src + (w + j) * sw + 2 * i, k - 2 * i) : vset(0);
+            bool whole = 2 * i + 2 * VL <= k && valid - w >= VL;
+            if (whole)
+                for (int j = 0; j < VL; j++) {
+                    /* Sixteen rows are too many for the processor to see them coming. */
+                    __builtin_prefetch(at + j * sw + 64);
+                    __builtin_prefetch(at + j * sw + 80);
+                    r[j] = (vf)(__m512i)_mm512_cvtne2ps_pbh(
+                        _mm512_loadu_ps(at + j * sw + 16), _mm512_loadu_ps(at + j * sw));
+                }
+            else
+                for (int j = 0; j < VL; j++)
+                    r[j] = w + j < valid ? (vf)pairs_load(at + j * sw, k - 2 * i) : vset(0);
             vtranspose(r);
-            for (int j = 0; j < steps; j++)
-                *(vf_loose *)(void *)(dst + (i + j) * width + w) = r[j];
+            if (whole)
+                for (int j = 0; j < VL; j++)
+                    gemm_put(&to, i + j, w, r[j]);
+            else
+                for (int j = 0; j < steps; j++)
+                    gemm_put(&to, i + j, w, r[j]);
         }
     }
 }
@@ -83,33 +92,36 @@ static inline __m512i rounded_load(__mmask16 mask, const float *x)
 }
 
 /* Adjacent along the panel's width: two rows of k make one of pairs. */
-static void
-rounded_along_width(uint32_t *dst, int width, int valid, int64_t k, const float *src, int64_t sk)
+VEC_FN void
+rounded_along_width(struct gemm_panel to, int valid, int64_t k, const float *src, int64_t sk)
 {
-    for (int64_t i = 0; i < k; i += 2, dst += width, src += 2 * sk)
-        for (int w = 0; w < width; w += VL) {
+    for (int64_t i = 0; i < k; i += 2, src += 2 * sk)
+        for (int w = 0; w < to.width; w += VL) {
             int left = valid - w < 0 ? 0 : valid - w;
             __mmask16 mask = (__mmask16)(left >= VL ? 0xffff : (1u << left) - 1);
+            __builtin_prefetch(src + 16 * sk + w);
+            __builtin_prefetch(src + 17 * sk + w);
             __m512i even = rounded_load(mask, src + w);
             __m512i odd = rounded_load(i + 1 < k ? mask : 0, src + sk + w);
-            _mm512_storeu_si512(dst + w, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+            gemm_put(&to, i / 2, w, (vf)_mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
         }
 }
 
 void gemm_pack_rounded(
-    uint32_t *dst, int width, int valid, int64_t k, const float *src, int64_t sw, int64_t sk)
+    struct gemm_panel to, int valid, int64_t k, const float *src, int64_t sw, int64_t sk)
 {
     if (sk == 1) {
-        rounded_along_k(dst, width, valid, k, src, sw);
+        rounded_along_k(to, valid, k, src, sw);
     } else if (sw == 1) {
-        rounded_along_width(dst, width, valid, k, src, sk);
+        rounded_along_width(to, valid, k, src, sk);
     } else {
         for (int64_t i = 0; i < (k + 1) / 2; i++)
-            for (int w = 0; w < width; w++) {
+            for (int w = 0; w < to.width; w++) {
                 const float *x = src + w * sw + 2 * i * sk;
                 uint32_t even = w < valid ? bf16_from_f32(x[0]) : 0;
                 uint32_t odd = w < valid && 2 * i + 1 < k ? bf16_from_f32(x[sk]) : 0;
-                dst[i * width + w] = even | odd << 16;
+                uint32_t pair = even | odd << 16;
+                memcpy(gemm_place(&to, i, w), &pair, sizeof pair);
             }
     }
 }
