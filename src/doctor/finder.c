@@ -1,0 +1,108 @@
+/* finder.c - a trie of words with failure links, completed to an automaton.
+ *
+ * INVARIANTS. 1. next[state][c] is never negative: the automaton needs no loop per character.
+ * 2. fail[s] < s in depth, so that walking `report` ends. */
+#include "doctor/finder.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { LETTERS = 128 };
+struct state {
+    int next[LETTERS];
+    int fail, word; /* word: the one that ends here, or -1 */
+    int report;     /* nearest state on the way of failures at which a word ends, or 0 */
+};
+struct finder {
+    struct state *states;
+    int n;
+};
+
+static int state_new(struct finder *f)
+{
+    f->states = mem_resize(f->states, (size_t)(f->n + 1) * sizeof *f->states);
+    struct state *s = &f->states[f->n];
+    for (int c = 0; c < LETTERS; c++)
+        s->next[c] = -1;
+    s->fail = s->report = 0;
+    s->word = -1;
+    return f->n++;
+}
+
+static void insert(struct finder *f, const char *word, int number)
+{
+    int at = 0;
+    for (; *word; word++) {
+        int c = *word & 127;
+        if (f->states[at].next[c] < 0) {
+            int fresh = state_new(f);
+            f->states[at].next[c] = fresh;
+        }
+        at = f->states[at].next[c];
+    }
+    ASSERT(f->states[at].word < 0); /* two rows with one text */
+    f->states[at].word = number;
+}
+
+/* Breadth first, so that the failure state of a state is complete before it. */
+static void complete(struct finder *f)
+{
+    int *queue = mem_alloc((size_t)f->n * sizeof *queue), head = 0, tail = 0;
+    for (int c = 0; c < LETTERS; c++) {
+        int *to = &f->states[0].next[c];
+        if (*to < 0)
+            *to = 0;
+        else
+            queue[tail++] = *to;
+    }
+    while (head < tail) {
+        struct state *s = &f->states[queue[head++]];
+        const struct state *back = &f->states[s->fail];
+        s->report = back->word >= 0 ? s->fail : back->report;
+        for (int c = 0; c < LETTERS; c++) {
+            if (s->next[c] < 0) {
+                s->next[c] = back->next[c];
+            } else {
+                f->states[s->next[c]].fail = back->next[c];
+                queue[tail++] = s->next[c];
+            }
+        }
+    }
+    mem_free(queue);
+}
+
+struct finder *finder_new(const char *const *words, int n)
+{
+    struct finder *f = mem_alloc(sizeof *f);
+    (void)state_new(f);
+    for (int i = 0; i < n; i++)
+        insert(f, words[i], i);
+    complete(f);
+    return f;
+}
+
+void finder_free(struct finder *f)
+{
+    if (!f)
+        return;
+    mem_free(f->states);
+    mem_free(f);
+}
+
+int finder_step(const struct finder *f, int state, unsigned char c)
+{
+    return c < LETTERS ? f->states[state].next[c] : 0;
+}
+
+int finder_next(const struct finder *f, int *it)
+{
+    int at = *it;
+    if (f->states[at].word < 0)
+        at = f->states[at].report;
+    if (at == 0)
+        return -1;
+    *it = f->states[at].report;
+    return f->states[at].word;
+}

@@ -1,0 +1,330 @@
+/* trace.c - frames of tracebacks, and what they say. */
+#include "doctor/trace.h"
+
+#include "base/str.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const phase_names[PHASE_COUNT] = {
+    NULL,       "forward",     "backward",        "optimizer step", "evaluation",
+    "generate", "data loader", "loading weights", "resuming",       "compiling"};
+
+const char *phase_name(enum phase p)
+{
+    return phase_names[p];
+}
+
+/* ---- what a frame says ---- */
+
+enum part { PART_FILE, PART_FUNCTION, PART_CODE };
+
+/* In the order of their weight within one frame: the first that matches counts. */
+static const struct {
+    enum phase phase;
+    enum part part;
+    const char *needle; /* a function is compared whole, the others contain it */
+} signs[] = {
+    {PHASE_BACKWARD, PART_FILE, "torch/autograd/"},
+    {PHASE_BACKWARD, PART_FUNCTION, "backward"},
+    {PHASE_BACKWARD, PART_CODE, ".backward("},
+    {PHASE_OPTIMIZER, PART_FILE, "/optim/"},
+    {PHASE_OPTIMIZER, PART_FUNCTION, "optimizer_step"},
+    {PHASE_OPTIMIZER, PART_CODE, "optimizer.step("},
+    {PHASE_OPTIMIZER, PART_CODE, "optim.step("},
+    {PHASE_OPTIMIZER, PART_CODE, "opt.step("},
+    {PHASE_OPTIMIZER, PART_CODE, "scaler.step("},
+    {PHASE_OPTIMIZER, PART_CODE, "optimizer_step("},
+    {PHASE_LOADER, PART_FILE, "torch/utils/data/"},
+    {PHASE_LOADER, PART_FUNCTION, "pin_memory"},
+    {PHASE_LOADER, PART_FUNCTION, "__getitem__"},
+    {PHASE_LOADER, PART_FUNCTION, "collate_fn"},
+    {PHASE_GENERATE, PART_FUNCTION, "generate"},
+    {PHASE_GENERATE, PART_FUNCTION, "_sample"},
+    {PHASE_GENERATE, PART_FUNCTION, "greedy_search"},
+    {PHASE_GENERATE, PART_FUNCTION, "beam_search"},
+    {PHASE_GENERATE, PART_FUNCTION, "process_images"},
+    {PHASE_GENERATE, PART_FUNCTION, "txt2img"},
+    {PHASE_GENERATE, PART_CODE, ".generate("},
+    {PHASE_EVALUATION, PART_FUNCTION, "evaluate"},
+    {PHASE_EVALUATION, PART_FUNCTION, "evaluation"},
+    {PHASE_EVALUATION, PART_FUNCTION, "eval"},
+    {PHASE_EVALUATION, PART_FUNCTION, "eval_epoch"},
+    {PHASE_EVALUATION, PART_FUNCTION, "eval_model"},
+    {PHASE_EVALUATION, PART_FUNCTION, "eval_one_epoch"},
+    {PHASE_EVALUATION, PART_FUNCTION, "evaluation_loop"},
+    {PHASE_EVALUATION, PART_FUNCTION, "evaluation_step"},
+    {PHASE_EVALUATION, PART_FUNCTION, "eval_step"},
+    {PHASE_EVALUATION, PART_FUNCTION, "prediction_loop"},
+    {PHASE_EVALUATION, PART_FUNCTION, "prediction_step"},
+    {PHASE_EVALUATION, PART_FUNCTION, "predict"},
+    {PHASE_EVALUATION, PART_FUNCTION, "validate"},
+    {PHASE_EVALUATION, PART_FUNCTION, "validation"},
+    {PHASE_EVALUATION, PART_FUNCTION, "valid"},
+    {PHASE_EVALUATION, PART_FUNCTION, "val"},
+    {PHASE_EVALUATION, PART_FUNCTION, "val_epoch"},
+    {PHASE_EVALUATION, PART_FUNCTION, "validate_epoch"},
+    {PHASE_EVALUATION, PART_FUNCTION, "validate_one_epoch"},
+    {PHASE_EVALUATION, PART_FUNCTION, "val_one_epoch"},
+    {PHASE_EVALUATION, PART_FUNCTION, "validation_step"},
+    {PHASE_EVALUATION, PART_FUNCTION, "test"},
+    {PHASE_EVALUATION, PART_FUNCTION, "test_step"},
+    {PHASE_EVALUATION, PART_FUNCTION, "test_epoch"},
+    {PHASE_EVALUATION, PART_FUNCTION, "inference"},
+    {PHASE_EVALUATION, PART_FUNCTION, "infer"},
+    {PHASE_EVALUATION, PART_CODE, "evaluate("},
+    {PHASE_EVALUATION, PART_CODE, "validate("},
+    {PHASE_EVALUATION, PART_CODE, "val_loader"},
+    {PHASE_EVALUATION, PART_CODE, "valid_loader"},
+    {PHASE_EVALUATION, PART_CODE, "test_loader"},
+    {PHASE_RESUME, PART_FUNCTION, "load_checkpoint"},
+    {PHASE_RESUME, PART_FUNCTION, "_load_from_checkpoint"},
+    {PHASE_RESUME, PART_FUNCTION, "_load_optimizer_and_scheduler"},
+    {PHASE_RESUME, PART_FUNCTION, "load_state"},
+    {PHASE_RESUME, PART_FUNCTION, "resume"},
+    {PHASE_RESUME, PART_FUNCTION, "resume_checkpoint"},
+    {PHASE_RESUME, PART_CODE, "optimizer.load_state_dict("},
+    {PHASE_RESUME, PART_CODE, "torch.load("},
+    {PHASE_LOAD, PART_FUNCTION, "from_pretrained"},
+    {PHASE_LOAD, PART_FUNCTION, "load_model"},
+    {PHASE_LOAD, PART_FUNCTION, "_load_state_dict_into_meta_model"},
+    {PHASE_LOAD, PART_CODE, "from_pretrained("},
+    {PHASE_LOAD, PART_CODE, "load_state_dict("},
+    {PHASE_LOAD, PART_CODE, "model.to("},
+    {PHASE_LOAD, PART_CODE, "model.cuda("},
+    {PHASE_LOAD, PART_CODE, "t.to("},
+    {PHASE_COMPILE, PART_FUNCTION, "capture_model"},
+    {PHASE_COMPILE, PART_FUNCTION, "profile_run"},
+    {PHASE_COMPILE, PART_FUNCTION, "determine_num_available_blocks"},
+    {PHASE_COMPILE, PART_CODE, "torch.cuda.graph("},
+    {PHASE_FORWARD, PART_FUNCTION, "forward"},
+    {PHASE_FORWARD, PART_FUNCTION, "_call_impl"},
+    {PHASE_FORWARD, PART_FUNCTION, "__call__"}};
+
+static enum phase phase_of(const struct frame *f)
+{
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
+        bool hit = signs[i].part == PART_FUNCTION ? strcmp(f->function, signs[i].needle) == 0
+                   : signs[i].part == PART_FILE   ? strstr(f->file, signs[i].needle) != NULL
+                                                  : strstr(f->code, signs[i].needle) != NULL;
+        if (hit)
+            return signs[i].phase;
+    }
+    return PHASE_NONE;
+}
+
+static const struct {
+    unsigned hint;
+    const char *needle, *unless;
+} code_signs[] = {
+    {HINT_NO_GRAD, "no_grad(", NULL},
+    {HINT_NO_GRAD, "inference_mode(", NULL},
+    {HINT_NO_GRAD, "set_grad_enabled(False", NULL},
+    {HINT_RETAIN_GRAPH, "retain_graph=True", NULL},
+    {HINT_RETAIN_GRAPH, "retain_graph = True", NULL},
+    {HINT_SUMS_LOSS, "loss += loss", ".item()"},
+    {HINT_SUMS_LOSS, "losses += loss", ".item()"},
+    {HINT_SUMS_LOSS, "_loss += ", ".item()"},
+    {HINT_SUMS_LOSS, "loss_sum += ", ".item()"},
+    {HINT_SUMS_LOSS, "total += loss", ".item()"},
+    {HINT_APPENDS, ".append(loss", ".item()"},
+    {HINT_APPENDS, "losses.append(", ".item()"},
+    {HINT_APPENDS, ".update(loss", ".item()"},
+    {HINT_APPENDS, "outputs.append(", ".cpu()"},
+    {HINT_APPENDS, "preds.append(", ".cpu()"},
+    {HINT_APPENDS, "predictions.append(", ".cpu()"},
+    {HINT_APPENDS, "logits.append(", ".cpu()"},
+    {HINT_APPENDS, "results.append(", ".cpu()"},
+    {HINT_APPENDS, "features.append(", ".cpu()"},
+    {HINT_KEEPS_HIDDEN, "hidden_states.append(", ".cpu()"},
+    {HINT_KEEPS_HIDDEN, "attentions.append(", ".cpu()"},
+    {HINT_KEEPS_HIDDEN, "attn_maps.append(", ".cpu()"},
+    {HINT_KEEPS_RESULTS, "nested_concat(", ".cpu()"},
+    {HINT_KEEPS_RESULTS, "torch.cat(all_", ".cpu()"},
+    {HINT_KEEPS_RESULTS, "torch.cat(pred", ".cpu()"},
+    {HINT_KEEPS_RESULTS, "torch.cat(outputs", ".cpu()"},
+    {HINT_KEEPS_RESULTS, "pad_across_processes(", NULL},
+    {HINT_ATTENTION, "attn_scores", NULL},
+    {HINT_ATTENTION, "attention_scores", NULL},
+    {HINT_ATTENTION, "attn_weights", NULL},
+    {HINT_ATTENTION, "torch.baddbmm(", NULL},
+    {HINT_ATTENTION, "einsum('b i d, b j d -> b i j'", NULL},
+    {HINT_ATTENTION, "scaled_dot_product_attention(", NULL},
+    {HINT_LOGITS, "logits = logits.float()", NULL},
+    {HINT_LOGITS, "logits.float()", NULL},
+    {HINT_LOGITS, "lm_head(", NULL},
+    {HINT_LOGITS, "cross_entropy(", NULL},
+    {HINT_CHECKPOINT, "checkpoint(", "load_"},
+    {HINT_AUTOCAST, "autocast", NULL},
+    {HINT_STATE_ON_DEVICE, "torch.load(", "map_location"}};
+
+unsigned trace_code_hints(const char *code)
+{
+    unsigned hints = 0;
+    for (size_t i = 0; i < sizeof code_signs / sizeof *code_signs; i++)
+        if (strstr(code, code_signs[i].needle) &&
+            !(code_signs[i].unless && strstr(code, code_signs[i].unless)))
+            hints |= code_signs[i].hint;
+    return hints;
+}
+
+static const struct {
+    unsigned hint;
+    const char *file;
+} file_signs[] = {
+    {HINT_TRAINER, "transformers/trainer"},   {HINT_TRAINER, "pytorch_lightning/"},
+    {HINT_TRAINER, "lightning/pytorch/"},     {HINT_NO_GRAD, "torch/utils/_contextlib.py"},
+    {HINT_NO_GRAD, "torch/autograd/grad_mode.py"}, {HINT_CHECKPOINT, "torch/utils/checkpoint.py"},
+    {HINT_AUTOCAST, "torch/amp/autocast_mode.py"}};
+
+static bool installed(const char *file)
+{
+    static const char *const marks[] = {"site-packages", "dist-packages", "/torch/", "lib/python",
+                                        "<frozen",       "<string>",      "importlib", "anaconda3/lib",
+                                        "\\lib\\",       "\\Lib\\",       "<__array_function__"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (strstr(file, marks[i]))
+            return true;
+    return false;
+}
+
+/* The frame's place is known; called again when its code is. */
+static void weigh(struct trace *t, const struct frame *f)
+{
+    enum phase p = phase_of(f);
+    t->phases |= 1u << p;
+    bool sharper = p != PHASE_NONE && (p != PHASE_FORWARD || t->phase <= PHASE_FORWARD);
+    /* What a backward pass or a step runs inside is still that. */
+    bool within = (t->phase == PHASE_BACKWARD || t->phase == PHASE_OPTIMIZER) &&
+                  p != PHASE_OPTIMIZER && p != PHASE_BACKWARD;
+    if (sharper && !within)
+        t->phase = p;
+    t->hints |= trace_code_hints(f->code);
+    for (size_t i = 0; i < sizeof file_signs / sizeof *file_signs; i++)
+        if (strstr(f->file, file_signs[i].file))
+            t->hints |= file_signs[i].hint;
+    if (!installed(f->file))
+        t->user = *f;
+}
+
+/* ---- the forms of a frame ---- */
+
+static void copy(char *out, size_t cap, const char *from, size_t n)
+{
+    while (n && isspace((unsigned char)from[n - 1]))
+        n--;
+    while (n && isspace((unsigned char)*from))
+        from++, n--;
+    if (n >= cap)
+        n = cap - 1;
+    memcpy(out, from, n);
+    out[n] = 0;
+}
+
+static void begin(struct trace *t, int64_t number)
+{
+    *t = (struct trace){.open = true, .line = number};
+}
+
+static void frame(struct trace *t, struct frame f)
+{
+    t->last = f;
+    t->frames++;
+    t->open = true;
+    weigh(t, &t->last);
+}
+
+/* '  File "x.py", line 12, in forward', also with blanks lost. */
+static bool python_frame(struct trace *t, const char *s)
+{
+    struct frame f = {0};
+    if (!str_starts(s, "File \""))
+        return false;
+    const char *path = s + 6, *end = strchr(path, '"');
+    const char *line = end ? strstr(end, "line ") : NULL;
+    if (!line)
+        return false;
+    copy(f.file, sizeof f.file, path, (size_t)(end - path));
+    f.line = (int)strtol(line + 5, NULL, 10);
+    const char *in = strstr(line, ", in ");
+    if (in)
+        copy(f.function, sizeof f.function, in + 5, strlen(in + 5));
+    frame(t, f);
+    return true;
+}
+
+/* IPython: "/usr/.../x.py in forward(self, x)", "<ipython-input-5-ab> in <module>",
+ * "Cell In[5], line 3", "File ~/x.py:12, in f(x)". */
+static bool ipython_frame(struct trace *t, const char *s)
+{
+    struct frame f = {0};
+    const char *in = strstr(s, " in ");
+    bool cell = str_starts(s, "Cell In");
+    bool file = str_starts(s, "File ") && strstr(s, ".py:");
+    bool old = in && (str_starts(s, "<ipython-input-") || (strstr(s, ".py in ") && (s[0] == '/' || s[0] == '~' || isalpha((unsigned char)s[0])))) && t->open;
+    if (!cell && !file && !old)
+        return false;
+    const char *from = file ? s + 5 : s, *stop = from + strcspn(from, file ? ":" : cell ? "," : " ");
+    copy(f.file, sizeof f.file, from, (size_t)(stop - from));
+    const char *line = strstr(s, file ? ".py:" : "line ");
+    if (line)
+        f.line = (int)strtol(line + (file ? 4 : 5), NULL, 10);
+    if (in)
+        copy(f.function, sizeof f.function, in + 4, strcspn(in + 4, "("));
+    frame(t, f);
+    return true;
+}
+
+/* Rich: "/home/u/x.py:12 in forward" between frames of a box. */
+static bool rich_frame(struct trace *t, const char *s)
+{
+    struct frame f = {0};
+    const char *colon = strstr(s, ".py:");
+    if (!t->open || !colon || strchr(s, '"') || (s[0] != '/' && s[0] != '~' && s[1] != ':'))
+        return false;
+    char *end;
+    f.line = (int)strtol(colon + 4, &end, 10);
+    if (strncmp(end, " in ", 4) != 0)
+        return false;
+    copy(f.file, sizeof f.file, s, (size_t)(colon + 3 - s));
+    copy(f.function, sizeof f.function, end + 4, strcspn(end + 4, " "));
+    frame(t, f);
+    return true;
+}
+
+/* The line of code under a frame: any in Python's form, the marked one in the others. */
+static bool code_line(struct trace *t, const char *s, bool indented)
+{
+    bool marked = str_starts(s, "--") || str_starts(s, "❱") || str_starts(s, ">");
+    if (!t->open || !t->frames || (!indented && !marked))
+        return false;
+    if (marked) {
+        s += strcspn(s, "0123456789");
+        s += strspn(s, "0123456789");
+    }
+    if (t->last.code[0] && !marked)
+        return indented; /* "^^^^" or the next line of a box */
+    copy(t->last.code, sizeof t->last.code, s, strlen(s));
+    weigh(t, &t->last);
+    return true;
+}
+
+bool trace_line(struct trace *t, const char *line, int64_t number)
+{
+    const char *s = line + strspn(line, " \t");
+    size_t n = (size_t)(s - line);
+    if (strstr(s, "Traceback (most recent call last)")) {
+        begin(t, number);
+        return true;
+    }
+    if (!t->open && (str_starts(s, "File \"") || str_starts(s, "<ipython-input-") || str_starts(s, "Cell In")))
+        begin(t, number);
+    if (python_frame(t, s) || ipython_frame(t, s) || rich_frame(t, s))
+        return true;
+    if (code_line(t, s, n >= 2 || !s[0]))
+        return true;
+    t->open = false;
+    return false;
+}
