@@ -113,7 +113,7 @@ static bool number_at(const char **s, double *value, double *half)
 static struct amount amount_of(double value, double half, double unit, double least)
 {
     double bytes = value * unit, low = (value - half) * least, high = (value + half) * unit;
-    if (!(bytes < 1152921504606846976.0)) /* 2^60 */
+    if (!(bytes < 72057594037927936.0)) /* 2^56 */
         return amount_unknown;
     if (low < 0)
         low = 0;

@@ -31,7 +31,7 @@ enum amount_end {
     AMOUNT_SHORT  /* the text ends within it */
 };
 /* Reads a size at `*s` (lower or upper case, blanks between number and unit allowed) and moves `*s`
- * behind it. `bare_unit` 0: a number without unit is AMOUNT_NONE. Figures no memory can have (2^60
+ * behind it. `bare_unit` 0: a number without unit is AMOUNT_NONE. Figures no memory can have (2^56
  * and more: NVML's "not available") are unknown. */
 enum amount_end amount_read(const char **s, int64_t bare_unit, struct amount *out);
 

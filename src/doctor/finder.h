@@ -10,7 +10,8 @@ struct finder *finder_new(const char *const *words, int n);
 void finder_free(struct finder *f);
 /* The state after character `c`; 0 is the start. */
 int finder_step(const struct finder *f, int state, unsigned char c);
-/* Every word that ends here: *it = state before the first call, then the number of a word, or -1. */
+/* Every word that ends here: *it = state before the first call, then the number of a word, or -1.
+ */
 int finder_next(const struct finder *f, int *it);
 
 #endif

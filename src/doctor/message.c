@@ -58,6 +58,20 @@ static bool size(struct cursor *c, struct amount *out)
     return end == AMOUNT_WHOLE;
 }
 
+/* The same, where the figure may be one that cannot be: that is counted, and stepped over. */
+static bool sane_size(struct cursor *c, struct amount *out, struct message *m)
+{
+    const char *before = c->p;
+    bool read = size(c, out);
+    if (read && !amount_known(*out)) {
+        m->distrusted++;
+        return false;
+    }
+    if (!read && isdigit((unsigned char)*before) && !c->more)
+        m->distrusted++;
+    return read;
+}
+
 static int64_t integer(struct cursor *c)
 {
     if (!isdigit((unsigned char)*c->p)) {
@@ -155,12 +169,10 @@ static void processes(struct cursor *c, struct message *m)
 {
     while (lit(c, "process")) {
         struct message_process p = {integer(c), amount_unknown};
-        bool named = lit(c, "has");
-        if (named && size(c, &p.used) && m->n_processes < MESSAGE_PROCESSES)
+        if (!lit(c, "has"))
+            return;
+        if (sane_size(c, &p.used, m) && m->n_processes < MESSAGE_PROCESSES)
             m->process[m->n_processes++] = p;
-        else if (named && isdigit((unsigned char)*c->p) && !c->more)
-            m->distrusted++;
-        c->p += strspn(c->p, "0123456789.bytegikm"); /* what is left of a figure that cannot be */
         if (!lit(c, "memoryinuse.") && !lit(c, "memoryinuse"))
             return;
     }
@@ -170,11 +182,10 @@ static void own_use(struct cursor *c, struct message *m)
 {
     if (!lit(c, "includingnon-pytorchmemory,thisprocesshas") && !lit(c, "thisprocesshas"))
         return;
-    if (!size(c, &m->own))
-        m->distrusted += isdigit((unsigned char)*c->p) && !c->more;
-    else if (m->own.bytes == 0)
-        m->own = amount_unknown, m->distrusted++;
-    c->p += strspn(c->p, "0123456789.bytegikm");
+    if (sane_size(c, &m->own, m) && m->own.bytes == 0) {
+        m->own = amount_unknown;
+        m->distrusted++;
+    }
     (void)(lit(c, "memoryinuse.") || lit(c, "memoryinuse"));
 }
 
@@ -241,12 +252,7 @@ static void read_torch(struct cursor *c, struct message *m)
 {
     backend_before(c, strlen("outofmemory.triedtoallocate"), m);
     m->truncated = true;
-    if (!size(c, &m->request)) { /* more than 2^60 bytes: what it was is lost, that it was is not */
-        size_t n = strspn(c->p, "0123456789.");
-        m->distrusted += n > 0;
-        c->p += n;
-        (void)(lit(c, "gib") || lit(c, "bytes"));
-    }
+    (void)sane_size(c, &m->request, m); /* 2^56 and more: what it was is lost, that it was is not */
     if (lit(c, "(")) {
         m->era = ERA_RESERVED;
         if (device(c, m))
@@ -449,7 +455,8 @@ static void read_llama(struct cursor *c, struct message *m)
 {
     const char *before = c->start - strlen(message_info_of(m->id)->anchor);
     const char *from = before - c->text > 60 ? before - 60 : c->text, *at = NULL;
-    for (const char *p = strstr(from, "allocating"); p && p < before; p = strstr(p + 1, "allocating"))
+    for (const char *p = strstr(from, "allocating"); p && p < before;
+         p = strstr(p + 1, "allocating"))
         at = p + strlen("allocating");
     if (!at)
         return;

@@ -1,5 +1,5 @@
-/* message.h - an out-of-memory message of a text as numbers: every wording of PyTorch since 0.x, and
- * those of what stands around it (rows: messages.def).
+/* message.h - an out-of-memory message of a text as numbers: every wording of PyTorch since 0.x,
+ * and those of what stands around it (rows: messages.def).
  *
  * Messages are read from squeezed text: lower case, without blanks, line ends, control characters
  * and frames of tables, so that a message may be wrapped, indented or interleaved anywhere. What a
@@ -56,9 +56,9 @@ const struct message_info *message_info_of(enum message_id id);
 struct message {
     enum message_id id;
     enum message_era era;
-    char backend[8];        /* "cuda", "hip", "xpu", "npu", "mps", "cpu"; "" unknown */
-    int device;             /* -1 unknown */
-    struct amount request;  /* the segment that was asked of the device, not the tensor */
+    char backend[8];       /* "cuda", "hip", "xpu", "npu", "mps", "cpu"; "" unknown */
+    int device;            /* -1 unknown */
+    struct amount request; /* the segment that was asked of the device, not the tensor */
     struct amount total, free, allowed;
     struct amount allocated;     /* with the free blocks of private pools */
     struct amount private_pools; /* which are this many */
@@ -67,10 +67,10 @@ struct message {
     struct amount own;           /* of the whole process, as the driver sees it */
     struct amount other_own;     /* MPS: allocations of the process beside PyTorch's */
     struct message_process process[MESSAGE_PROCESSES];
-    int n_processes;   /* "Process N has X in use" */
-    int distrusted;    /* figures that were dropped because they cannot be */
+    int n_processes;                  /* "Process N has X in use" */
+    int distrusted;                   /* figures that were dropped because they cannot be */
     bool hint_expandable, hint_split; /* the hint that was printed; no evidence of anything */
-    bool truncated;    /* it ends before its last figure */
+    bool truncated;                   /* it ends before its last figure */
 };
 
 enum message_state {

@@ -14,7 +14,11 @@
 enum section { OUT, TABLE, PROCESSES, LONG, LONG_PROCESS, CSV };
 
 static const struct smi_gpu gpu_unknown = {
-    .index = -1, .used = {-1, -1, -1}, .total = {-1, -1, -1}, .free = {-1, -1, -1}, .utilisation = -1};
+    .index = -1,
+    .used = {-1, -1, -1},
+    .total = {-1, -1, -1},
+    .free = {-1, -1, -1},
+    .utilisation = -1};
 
 void smi_begin(struct smi_reader *r, struct smi *out)
 {
@@ -115,7 +119,8 @@ static bool use_line(struct smi_reader *r, const char *s, int64_t number)
         from += strspn(from, " ");
         to += strspn(to, " ");
         struct amount used, total;
-        if (amount_read(&from, 0, &used) == AMOUNT_WHOLE && amount_read(&to, 0, &total) == AMOUNT_WHOLE) {
+        if (amount_read(&from, 0, &used) == AMOUNT_WHOLE &&
+            amount_read(&to, 0, &total) == AMOUNT_WHOLE) {
             r->pending.used = used;
             r->pending.total = total;
             const char *percent = strchr(to, '%');
@@ -132,7 +137,8 @@ static bool use_line(struct smi_reader *r, const char *s, int64_t number)
     return false;
 }
 
-/* "|    0   N/A  N/A      1234      C   /usr/bin/python3      3041MiB |", older "|    0   1234   C ..." */
+/* "|    0   N/A  N/A      1234      C   /usr/bin/python3      3041MiB |", older "|    0   1234   C
+ * ..." */
 static bool process_line(struct smi *out, const char *s)
 {
     struct smi_process p = {.gpu = -1, .pid = -1, .used = amount_unknown};
@@ -236,7 +242,8 @@ static int fields(const char *s, char *buf, size_t cap, char **out, int most)
 static bool csv_head(struct smi_reader *r, const char *s)
 {
     char buf[512], *f[24];
-    if (!has(s, ",") || !(has(s, "memory.used") || has(s, "used_memory") || has(s, "used_gpu_memory")))
+    if (!has(s, ",") ||
+        !(has(s, "memory.used") || has(s, "used_memory") || has(s, "used_gpu_memory")))
         return false;
     r->columns = fields(s, buf, sizeof buf, f, 24);
     r->column_used = r->column_total = r->column_free = r->column_name = -1;

@@ -29,11 +29,11 @@ struct smi {
     int n_gpus, n_processes;
     struct smi_gpu gpu[SMI_GPUS];
     struct smi_process process[SMI_PROCESSES];
-    int samples[SMI_GPUS];                              /* prints of this card */
+    int samples[SMI_GPUS]; /* prints of this card */
     struct amount first_used[SMI_GPUS], most_used[SMI_GPUS];
-    int rises[SMI_GPUS];                                /* prints above the one before */
-    bool wddm;      /* Windows' display driver: processes' use is not known */
-    int64_t line;   /* of the last table */
+    int rises[SMI_GPUS]; /* prints above the one before */
+    bool wddm;           /* Windows' display driver: processes' use is not known */
+    int64_t line;        /* of the last table */
     bool seen;
 };
 

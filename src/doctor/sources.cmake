@@ -1,3 +1,7 @@
 set(SOURCES snapshot.c snapshot_input.c snapshot_build.c snapshot_rows.c snapshot_pickle.c snapshot_json.c snapshot_finish.c snapshot_lives.c snapshot_check.c snapshot_read.c)
 set(TESTS snapshot_test.c)
 set(FUZZ snapshot_fuzz.c)
+list(APPEND SOURCES
+    amount.c finder.c message.c trace.c summary.c smi.c series.c text_line.c text.c
+    evidence.c verdict.c report.c)
+list(APPEND TESTS text_test.c corpus_test.c)

@@ -33,7 +33,8 @@ static struct amount cell(const char *s, bool count, bool *old)
             a = (struct amount){(int64_t)low, (int64_t)low, (int64_t)high};
         return a;
     }
-    if (strncmp(digits, "KB", 2) == 0 || strncmp(digits, "MB", 2) == 0 || strncmp(digits, "GB", 2) == 0)
+    if (strncmp(digits, "KB", 2) == 0 || strncmp(digits, "MB", 2) == 0 ||
+        strncmp(digits, "GB", 2) == 0)
         *old = true;
     int64_t unit = *digits == 'K' ? 1024 : *digits == 'M' ? 1 << 20 : *digits == 'G' ? 1 << 30 : 1;
     double v = strtod(s, NULL);

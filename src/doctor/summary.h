@@ -27,10 +27,10 @@ struct summary_row {
     struct amount current, peak, allocated, freed;
 };
 struct summary {
-    int device;              /* -1 unknown */
-    int64_t ooms, retries;   /* -1 unknown */
-    int64_t line;            /* where it begins in the text */
-    int rows;                /* read so far */
+    int device;            /* -1 unknown */
+    int64_t ooms, retries; /* -1 unknown */
+    int64_t line;          /* where it begins in the text */
+    int rows;              /* read so far */
     bool old_units;
 #define X(field, title) struct summary_row field;
     SUMMARY_ROWS(X)

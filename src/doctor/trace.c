@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const phase_names[PHASE_COUNT] = {
+static const char *const moment_names[MOMENT_COUNT] = {
     NULL,       "forward",     "backward",        "optimizer step", "evaluation",
     "generate", "data loader", "loading weights", "resuming",       "compiling"};
 
-const char *phase_name(enum phase p)
+const char *moment_name(enum moment p)
 {
-    return phase_names[p];
+    return moment_names[p];
 }
 
 /* ---- what a frame says ---- */
@@ -23,87 +23,87 @@ enum part { PART_FILE, PART_FUNCTION, PART_CODE };
 
 /* In the order of their weight within one frame: the first that matches counts. */
 static const struct {
-    enum phase phase;
+    enum moment phase;
     enum part part;
     const char *needle; /* a function is compared whole, the others contain it */
 } signs[] = {
-    {PHASE_BACKWARD, PART_FILE, "torch/autograd/"},
-    {PHASE_BACKWARD, PART_FUNCTION, "backward"},
-    {PHASE_BACKWARD, PART_CODE, ".backward("},
-    {PHASE_OPTIMIZER, PART_FILE, "/optim/"},
-    {PHASE_OPTIMIZER, PART_FUNCTION, "optimizer_step"},
-    {PHASE_OPTIMIZER, PART_CODE, "optimizer.step("},
-    {PHASE_OPTIMIZER, PART_CODE, "optim.step("},
-    {PHASE_OPTIMIZER, PART_CODE, "opt.step("},
-    {PHASE_OPTIMIZER, PART_CODE, "scaler.step("},
-    {PHASE_OPTIMIZER, PART_CODE, "optimizer_step("},
-    {PHASE_LOADER, PART_FILE, "torch/utils/data/"},
-    {PHASE_LOADER, PART_FUNCTION, "pin_memory"},
-    {PHASE_LOADER, PART_FUNCTION, "__getitem__"},
-    {PHASE_LOADER, PART_FUNCTION, "collate_fn"},
-    {PHASE_GENERATE, PART_FUNCTION, "generate"},
-    {PHASE_GENERATE, PART_FUNCTION, "_sample"},
-    {PHASE_GENERATE, PART_FUNCTION, "greedy_search"},
-    {PHASE_GENERATE, PART_FUNCTION, "beam_search"},
-    {PHASE_GENERATE, PART_FUNCTION, "process_images"},
-    {PHASE_GENERATE, PART_FUNCTION, "txt2img"},
-    {PHASE_GENERATE, PART_CODE, ".generate("},
-    {PHASE_EVALUATION, PART_FUNCTION, "evaluate"},
-    {PHASE_EVALUATION, PART_FUNCTION, "evaluation"},
-    {PHASE_EVALUATION, PART_FUNCTION, "eval"},
-    {PHASE_EVALUATION, PART_FUNCTION, "eval_epoch"},
-    {PHASE_EVALUATION, PART_FUNCTION, "eval_model"},
-    {PHASE_EVALUATION, PART_FUNCTION, "eval_one_epoch"},
-    {PHASE_EVALUATION, PART_FUNCTION, "evaluation_loop"},
-    {PHASE_EVALUATION, PART_FUNCTION, "evaluation_step"},
-    {PHASE_EVALUATION, PART_FUNCTION, "eval_step"},
-    {PHASE_EVALUATION, PART_FUNCTION, "prediction_loop"},
-    {PHASE_EVALUATION, PART_FUNCTION, "prediction_step"},
-    {PHASE_EVALUATION, PART_FUNCTION, "predict"},
-    {PHASE_EVALUATION, PART_FUNCTION, "validate"},
-    {PHASE_EVALUATION, PART_FUNCTION, "validation"},
-    {PHASE_EVALUATION, PART_FUNCTION, "valid"},
-    {PHASE_EVALUATION, PART_FUNCTION, "val"},
-    {PHASE_EVALUATION, PART_FUNCTION, "val_epoch"},
-    {PHASE_EVALUATION, PART_FUNCTION, "validate_epoch"},
-    {PHASE_EVALUATION, PART_FUNCTION, "validate_one_epoch"},
-    {PHASE_EVALUATION, PART_FUNCTION, "val_one_epoch"},
-    {PHASE_EVALUATION, PART_FUNCTION, "validation_step"},
-    {PHASE_EVALUATION, PART_FUNCTION, "test"},
-    {PHASE_EVALUATION, PART_FUNCTION, "test_step"},
-    {PHASE_EVALUATION, PART_FUNCTION, "test_epoch"},
-    {PHASE_EVALUATION, PART_FUNCTION, "inference"},
-    {PHASE_EVALUATION, PART_FUNCTION, "infer"},
-    {PHASE_EVALUATION, PART_CODE, "evaluate("},
-    {PHASE_EVALUATION, PART_CODE, "validate("},
-    {PHASE_EVALUATION, PART_CODE, "val_loader"},
-    {PHASE_EVALUATION, PART_CODE, "valid_loader"},
-    {PHASE_EVALUATION, PART_CODE, "test_loader"},
-    {PHASE_RESUME, PART_FUNCTION, "load_checkpoint"},
-    {PHASE_RESUME, PART_FUNCTION, "_load_from_checkpoint"},
-    {PHASE_RESUME, PART_FUNCTION, "_load_optimizer_and_scheduler"},
-    {PHASE_RESUME, PART_FUNCTION, "load_state"},
-    {PHASE_RESUME, PART_FUNCTION, "resume"},
-    {PHASE_RESUME, PART_FUNCTION, "resume_checkpoint"},
-    {PHASE_RESUME, PART_CODE, "optimizer.load_state_dict("},
-    {PHASE_RESUME, PART_CODE, "torch.load("},
-    {PHASE_LOAD, PART_FUNCTION, "from_pretrained"},
-    {PHASE_LOAD, PART_FUNCTION, "load_model"},
-    {PHASE_LOAD, PART_FUNCTION, "_load_state_dict_into_meta_model"},
-    {PHASE_LOAD, PART_CODE, "from_pretrained("},
-    {PHASE_LOAD, PART_CODE, "load_state_dict("},
-    {PHASE_LOAD, PART_CODE, "model.to("},
-    {PHASE_LOAD, PART_CODE, "model.cuda("},
-    {PHASE_LOAD, PART_CODE, "t.to("},
-    {PHASE_COMPILE, PART_FUNCTION, "capture_model"},
-    {PHASE_COMPILE, PART_FUNCTION, "profile_run"},
-    {PHASE_COMPILE, PART_FUNCTION, "determine_num_available_blocks"},
-    {PHASE_COMPILE, PART_CODE, "torch.cuda.graph("},
-    {PHASE_FORWARD, PART_FUNCTION, "forward"},
-    {PHASE_FORWARD, PART_FUNCTION, "_call_impl"},
-    {PHASE_FORWARD, PART_FUNCTION, "__call__"}};
+    {MOMENT_BACKWARD, PART_FILE, "torch/autograd/"},
+    {MOMENT_BACKWARD, PART_FUNCTION, "backward"},
+    {MOMENT_BACKWARD, PART_CODE, ".backward("},
+    {MOMENT_OPTIMIZER, PART_FILE, "/optim/"},
+    {MOMENT_OPTIMIZER, PART_FUNCTION, "optimizer_step"},
+    {MOMENT_OPTIMIZER, PART_CODE, "optimizer.step("},
+    {MOMENT_OPTIMIZER, PART_CODE, "optim.step("},
+    {MOMENT_OPTIMIZER, PART_CODE, "opt.step("},
+    {MOMENT_OPTIMIZER, PART_CODE, "scaler.step("},
+    {MOMENT_OPTIMIZER, PART_CODE, "optimizer_step("},
+    {MOMENT_LOADER, PART_FILE, "torch/utils/data/"},
+    {MOMENT_LOADER, PART_FUNCTION, "pin_memory"},
+    {MOMENT_LOADER, PART_FUNCTION, "__getitem__"},
+    {MOMENT_LOADER, PART_FUNCTION, "collate_fn"},
+    {MOMENT_GENERATE, PART_FUNCTION, "generate"},
+    {MOMENT_GENERATE, PART_FUNCTION, "_sample"},
+    {MOMENT_GENERATE, PART_FUNCTION, "greedy_search"},
+    {MOMENT_GENERATE, PART_FUNCTION, "beam_search"},
+    {MOMENT_GENERATE, PART_FUNCTION, "process_images"},
+    {MOMENT_GENERATE, PART_FUNCTION, "txt2img"},
+    {MOMENT_GENERATE, PART_CODE, ".generate("},
+    {MOMENT_EVALUATION, PART_FUNCTION, "evaluate"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "evaluation"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "eval"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "eval_epoch"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "eval_model"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "eval_one_epoch"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "evaluation_loop"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "evaluation_step"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "eval_step"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "prediction_loop"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "prediction_step"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "predict"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "validate"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "validation"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "valid"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "val"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "val_epoch"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "validate_epoch"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "validate_one_epoch"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "val_one_epoch"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "validation_step"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "test"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "test_step"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "test_epoch"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "inference"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "infer"},
+    {MOMENT_EVALUATION, PART_CODE, "evaluate("},
+    {MOMENT_EVALUATION, PART_CODE, "validate("},
+    {MOMENT_EVALUATION, PART_CODE, "val_loader"},
+    {MOMENT_EVALUATION, PART_CODE, "valid_loader"},
+    {MOMENT_EVALUATION, PART_CODE, "test_loader"},
+    {MOMENT_RESUME, PART_FUNCTION, "load_checkpoint"},
+    {MOMENT_RESUME, PART_FUNCTION, "_load_from_checkpoint"},
+    {MOMENT_RESUME, PART_FUNCTION, "_load_optimizer_and_scheduler"},
+    {MOMENT_RESUME, PART_FUNCTION, "load_state"},
+    {MOMENT_RESUME, PART_FUNCTION, "resume"},
+    {MOMENT_RESUME, PART_FUNCTION, "resume_checkpoint"},
+    {MOMENT_RESUME, PART_CODE, "optimizer.load_state_dict("},
+    {MOMENT_RESUME, PART_CODE, "torch.load("},
+    {MOMENT_LOAD, PART_FUNCTION, "from_pretrained"},
+    {MOMENT_LOAD, PART_FUNCTION, "load_model"},
+    {MOMENT_LOAD, PART_FUNCTION, "_load_state_dict_into_meta_model"},
+    {MOMENT_LOAD, PART_CODE, "from_pretrained("},
+    {MOMENT_LOAD, PART_CODE, "load_state_dict("},
+    {MOMENT_LOAD, PART_CODE, "model.to("},
+    {MOMENT_LOAD, PART_CODE, "model.cuda("},
+    {MOMENT_LOAD, PART_CODE, "t.to("},
+    {MOMENT_COMPILE, PART_FUNCTION, "capture_model"},
+    {MOMENT_COMPILE, PART_FUNCTION, "profile_run"},
+    {MOMENT_COMPILE, PART_FUNCTION, "determine_num_available_blocks"},
+    {MOMENT_COMPILE, PART_CODE, "torch.cuda.graph("},
+    {MOMENT_FORWARD, PART_FUNCTION, "forward"},
+    {MOMENT_FORWARD, PART_FUNCTION, "_call_impl"},
+    {MOMENT_FORWARD, PART_FUNCTION, "__call__"}};
 
-static enum phase phase_of(const struct frame *f)
+static enum moment phase_of(const struct frame *f)
 {
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
         bool hit = signs[i].part == PART_FUNCTION ? strcmp(f->function, signs[i].needle) == 0
@@ -112,7 +112,7 @@ static enum phase phase_of(const struct frame *f)
         if (hit)
             return signs[i].phase;
     }
-    return PHASE_NONE;
+    return MOMENT_NONE;
 }
 
 static const struct {
@@ -174,16 +174,17 @@ static const struct {
     unsigned hint;
     const char *file;
 } file_signs[] = {
-    {HINT_TRAINER, "transformers/trainer"},   {HINT_TRAINER, "pytorch_lightning/"},
-    {HINT_TRAINER, "lightning/pytorch/"},     {HINT_NO_GRAD, "torch/utils/_contextlib.py"},
+    {HINT_TRAINER, "transformers/trainer"},        {HINT_TRAINER, "pytorch_lightning/"},
+    {HINT_TRAINER, "lightning/pytorch/"},          {HINT_NO_GRAD, "torch/utils/_contextlib.py"},
     {HINT_NO_GRAD, "torch/autograd/grad_mode.py"}, {HINT_CHECKPOINT, "torch/utils/checkpoint.py"},
     {HINT_AUTOCAST, "torch/amp/autocast_mode.py"}};
 
 static bool installed(const char *file)
 {
-    static const char *const marks[] = {"site-packages", "dist-packages", "/torch/", "lib/python",
-                                        "<frozen",       "<string>",      "importlib", "anaconda3/lib",
-                                        "\\lib\\",       "\\Lib\\",       "<__array_function__"};
+    static const char *const marks[] = {
+        "site-packages",      "dist-packages", "/torch/",       "lib/python", "<frozen",
+        "<string>",           "importlib",     "anaconda3/lib", "\\lib\\",    "\\Lib\\",
+        "<__array_function__"};
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
         if (strstr(file, marks[i]))
             return true;
@@ -193,12 +194,12 @@ static bool installed(const char *file)
 /* The frame's place is known; called again when its code is. */
 static void weigh(struct trace *t, const struct frame *f)
 {
-    enum phase p = phase_of(f);
+    enum moment p = phase_of(f);
     t->phases |= 1u << p;
-    bool sharper = p != PHASE_NONE && (p != PHASE_FORWARD || t->phase <= PHASE_FORWARD);
+    bool sharper = p != MOMENT_NONE && (p != MOMENT_FORWARD || t->phase <= MOMENT_FORWARD);
     /* What a backward pass or a step runs inside is still that. */
-    bool within = (t->phase == PHASE_BACKWARD || t->phase == PHASE_OPTIMIZER) &&
-                  p != PHASE_OPTIMIZER && p != PHASE_BACKWARD;
+    bool within = (t->phase == MOMENT_BACKWARD || t->phase == MOMENT_OPTIMIZER) &&
+                  p != MOMENT_OPTIMIZER && p != MOMENT_BACKWARD;
     if (sharper && !within)
         t->phase = p;
     t->hints |= trace_code_hints(f->code);
@@ -263,10 +264,17 @@ static bool ipython_frame(struct trace *t, const char *s)
     const char *in = strstr(s, " in ");
     bool cell = str_starts(s, "Cell In");
     bool file = str_starts(s, "File ") && strstr(s, ".py:");
-    bool old = in && (str_starts(s, "<ipython-input-") || (strstr(s, ".py in ") && (s[0] == '/' || s[0] == '~' || isalpha((unsigned char)s[0])))) && t->open;
+    bool old =
+        in &&
+        (str_starts(s, "<ipython-input-") ||
+         (strstr(s, ".py in ") && (s[0] == '/' || s[0] == '~' || isalpha((unsigned char)s[0])))) &&
+        t->open;
     if (!cell && !file && !old)
         return false;
-    const char *from = file ? s + 5 : s, *stop = from + strcspn(from, file ? ":" : cell ? "," : " ");
+    const char *from = file ? s + 5 : s, *stop = from + strcspn(
+                                                            from, file   ? ":"
+                                                                  : cell ? ","
+                                                                         : " ");
     copy(f.file, sizeof f.file, from, (size_t)(stop - from));
     const char *line = strstr(s, file ? ".py:" : "line ");
     if (line)
@@ -319,7 +327,8 @@ bool trace_line(struct trace *t, const char *line, int64_t number)
         begin(t, number);
         return true;
     }
-    if (!t->open && (str_starts(s, "File \"") || str_starts(s, "<ipython-input-") || str_starts(s, "Cell In")))
+    if (!t->open &&
+        (str_starts(s, "File \"") || str_starts(s, "<ipython-input-") || str_starts(s, "Cell In")))
         begin(t, number);
     if (python_frame(t, s) || ipython_frame(t, s) || rich_frame(t, s))
         return true;

@@ -1,5 +1,5 @@
-/* trace.h - Python tracebacks in a text: the last frame of the user's own code, and what the program
- * was doing: Python's own form, IPython's, and the framed one of Rich.
+/* trace.h - Python tracebacks in a text: the last frame of the user's own code, and what the
+ * program was doing: Python's own form, IPython's, and the framed one of Rich.
  */
 #ifndef DOCTOR_TRACE_H
 #define DOCTOR_TRACE_H
@@ -7,36 +7,37 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What frames say about the moment: PHASE(ID, name). Several may hold (a recomputed forward within
+/* What frames say about the moment: MOMENT(ID, name). Several may hold (a recomputed forward within
  * backward); the deepest one that is not FORWARD is the phase. */
-enum phase {
-    PHASE_NONE,
-    PHASE_FORWARD,
-    PHASE_BACKWARD,
-    PHASE_OPTIMIZER,
-    PHASE_EVALUATION,
-    PHASE_GENERATE,
-    PHASE_LOADER,
-    PHASE_LOAD, /* weights are put on the device */
-    PHASE_RESUME,
-    PHASE_COMPILE, /* CUDA graphs are captured, code is compiled */
-    PHASE_COUNT
+enum moment {
+    MOMENT_NONE,
+    MOMENT_FORWARD,
+    MOMENT_BACKWARD,
+    MOMENT_OPTIMIZER,
+    MOMENT_EVALUATION,
+    MOMENT_GENERATE,
+    MOMENT_LOADER,
+    MOMENT_LOAD, /* weights are put on the device */
+    MOMENT_RESUME,
+    MOMENT_COMPILE, /* CUDA graphs are captured, code is compiled */
+    MOMENT_COUNT
 };
-const char *phase_name(enum phase p); /* "backward"; NULL for PHASE_NONE */
+const char *moment_name(enum moment p); /* "backward"; NULL for MOMENT_NONE */
 
 enum trace_hint {
-    HINT_NO_GRAD = 1,         /* a frame shows that gradients are off */
-    HINT_KEEPS_RESULTS = 2,   /* results are put together on the device (torch.cat, nested_concat) */
-    HINT_ATTENTION = 4,       /* scores of attention, a matrix of positions by positions */
-    HINT_LOGITS = 8,          /* a loss over a vocabulary, or a cast of logits */
-    HINT_SUMS_LOSS = 16,      /* `total += loss` without item() */
-    HINT_APPENDS = 32,        /* `.append(loss)` of something with a graph */
-    HINT_RETAIN_GRAPH = 64,   /* retain_graph=True */
-    HINT_CHECKPOINT = 128,    /* activations are recomputed already */
-    HINT_AUTOCAST = 256,      /* mixed precision is on */
-    HINT_TRAINER = 512,       /* a framework's own loop, which turns gradients off by itself */
+    HINT_NO_GRAD = 1,       /* a frame shows that gradients are off */
+    HINT_KEEPS_RESULTS = 2, /* results are put together on the device (torch.cat, nested_concat) */
+    HINT_ATTENTION = 4,     /* scores of attention, a matrix of positions by positions */
+    HINT_LOGITS = 8,        /* a loss over a vocabulary, or a cast of logits */
+    HINT_SUMS_LOSS = 16,    /* `total += loss` without item() */
+    HINT_APPENDS = 32,      /* `.append(loss)` of something with a graph */
+    HINT_RETAIN_GRAPH = 64, /* retain_graph=True */
+    HINT_CHECKPOINT = 128,  /* activations are recomputed already */
+    HINT_AUTOCAST = 256,    /* mixed precision is on */
+    HINT_TRAINER = 512,     /* a framework's own loop, which turns gradients off by itself */
     HINT_KEEPS_HIDDEN = 1024, /* hidden states or attention maps are kept */
-    HINT_STATE_ON_DEVICE = 2048 /* a checkpoint is read onto the device (torch.load, no map_location) */
+    HINT_STATE_ON_DEVICE =
+        2048 /* a checkpoint is read onto the device (torch.load, no map_location) */
 };
 
 struct frame {
@@ -45,12 +46,12 @@ struct frame {
 };
 /* One traceback as far as it has come; zero it at the start. */
 struct trace {
-    bool open;           /* the last line belonged to it */
-    int frames;          /* seen */
-    struct frame last;   /* of anyone */
-    struct frame user;   /* the last that is not of an installed package; file "" when none */
-    unsigned phases;     /* 1 << enum phase, of all frames */
-    enum phase phase;
+    bool open;         /* the last line belonged to it */
+    int frames;        /* seen */
+    struct frame last; /* of anyone */
+    struct frame user; /* the last that is not of an installed package; file "" when none */
+    unsigned phases;   /* 1 << enum moment, of all frames */
+    enum moment phase;
     unsigned hints;
     int64_t line; /* of the text, where it began */
 };
