@@ -351,6 +351,34 @@ static enum status of_graph(const struct args *a, json_t **out, struct err *e)
     return st;
 }
 
+/* An option of the other kind of estimate would change nothing: better to say so than to ignore it.
+ */
+static enum status options_check(const struct args *a, bool graph, struct err *e)
+{
+    static const char *const names[] = {
+#define OPTION(id, name, value, kind, choices, about) name,
+#include "cli/options.def"
+#undef OPTION
+    };
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        bool both = i == OPTION_JSON || i == OPTION_HELP;
+        bool of_graph = i == OPTION_DEVICE || i == OPTION_MEMORY_GIB || i == OPTION_SEED ||
+                        i == OPTION_SET || i == OPTION_THREADS || i == OPTION_VERIFY;
+        if (!a->option[i].given || both || of_graph == graph)
+            continue;
+        (void)err_set(
+            e, ST_USAGE,
+            graph ? "--%s describes a model without a graph, and GRAPH is given"
+                  : "--%s goes with GRAPH",
+            names[i]);
+        if (graph)
+            err_hint(
+                e, "change the graph with --set NODE.PARAM=V, as --set DataLoader.batch_size=4");
+        return ST_USAGE;
+    }
+    return ST_OK;
+}
+
 int cmd_estimate(const struct args *a)
 {
     struct err e = {0};
@@ -359,7 +387,9 @@ int cmd_estimate(const struct args *a)
     int rc = 0;
     bool graph = a->n_arguments > 0;
     str_init(&out);
-    enum status st = graph ? of_graph(a, &d, &e) : closed(a, &d, &e);
+    enum status st = options_check(a, graph, &e);
+    if (st == ST_OK)
+        st = graph ? of_graph(a, &d, &e) : closed(a, &d, &e);
     if (st == ST_OK && !a->json) {
         if (graph)
             graph_estimate_text(d, &out);

@@ -225,6 +225,10 @@ enum status closed_model_complete(struct closed_model *m, struct err *e)
     TRY(need(m->heads, "heads", e));
     if (m->kv_heads == 0)
         m->kv_heads = m->heads;
+    if (m->head_dim == 0 && m->hidden % m->heads != 0)
+        return err_set(
+            e, ST_INVALID, "%lld heads do not divide a width of %lld, and no head_dim is given",
+            (long long)m->heads, (long long)m->hidden);
     if (m->head_dim == 0)
         m->head_dim = m->hidden / m->heads;
     if (m->ffn == 0)

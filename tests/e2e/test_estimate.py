@@ -51,6 +51,20 @@ def test_does_it_fit_and_what_would_make_it(snug):
 
 
 # ids: E5
+def test_options_that_would_be_ignored(snug):
+    """What describes a model without a graph is refused beside one, and the other way; heads divide the width."""
+    graph, config = snug.example("mlp"), snug.write("config.json", json.dumps(LLAMA))
+    for line, word in (([graph, "--batch", 4], "--batch"), ([graph, "--hf", config], "--hf"), ([graph, "--inference"], "--inference"),
+                       (["--hf", config, "--verify"], "--verify"), (["--hf", config, "--set", "a.b=1"], "--set"),
+                       (["--hf", config, "--memory-gib", 8], "--memory-gib")):
+        r = snug.json("estimate", *line)
+        assert r.rc == 2 and word in r.doc["error"]["message"], r
+    r = snug.json("estimate", "--layers", 2, "--hidden", 64, "--heads", 3)
+    assert r.rc == 1 and "head_dim" in r.doc["error"]["message"], r
+    assert snug.json("estimate", "--layers", 2, "--hidden", 64, "--heads", 3, "--head-dim", 20).rc == 0
+
+
+# ids: E5
 def test_configs_of_many_kinds(snug):
     """Encoders, language models inside other models, and unknown types of a known shape."""
     bert = {"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
