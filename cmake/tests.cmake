@@ -28,3 +28,11 @@ if(TARGET snug_train)
     target_link_libraries(schedtool PRIVATE snug_train)
     set_target_properties(schedtool PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 endif()
+# What tests put in front of the driver's library: LD_LIBRARY_PATH=build/tests.
+add_library(nvml_stand_in SHARED ${CMAKE_SOURCE_DIR}/tests/support/nvml_stand_in.c)
+target_include_directories(nvml_stand_in PRIVATE ${CMAKE_SOURCE_DIR}/src)
+set_target_properties(nvml_stand_in PROPERTIES PREFIX "" OUTPUT_NAME "libnvidia-ml" SUFFIX ".so.1"
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+if(TARGET mem_test)
+    add_dependencies(mem_test nvml_stand_in)
+endif()

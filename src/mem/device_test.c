@@ -280,3 +280,17 @@ TEST(nvml_absent, "D4: no library, no cards")
     CHECK(!nvml_load("/nowhere/libnvidia-ml.so.1", &api));
     CHECK(!nvml_load("libc.so.6", &api)); /* a library, but another one */
 }
+
+TEST(nvml_library, "D1: the library is loaded when it is there, with every entry by its name")
+{
+    struct nvml_api api;
+    struct devices d = {.n = 1};
+    struct device_holder h[2];
+    CHECK(nvml_load(SNUG_BINARY_DIR "/tests/libnvidia-ml.so.1", &api));
+    CHECK_EQ(nvml_list(&api, &d), 1);
+    CHECK_STR(d.list[1].name, "Stand-in H200");
+    CHECK(d.list[1].compute_capability == 90 && d.list[1].capacity_bytes == 139ll << 30);
+    CHECK(device_holders(&d.list[1], h, 2) == 1 && h[0].pid == 4711);
+    close_cards(&d);
+    nvml_unload(&api);
+}

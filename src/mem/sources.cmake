@@ -1,6 +1,6 @@
 set(SOURCES plan.c plan_place.c plan_skyline.c plan_improve.c plan_exact.c plan_exact_search.c plan_check.c plan_set.c plan_problem.c source.c device.c device_ask.c sim_spec.c sim_card.c nvml.c)
 set(TESTS plan_test.c plan_set_test.c plan_problem_test.c device_test.c sim_test.c)
-set(FUZZ plan_problem_fuzz.c)
+set(FUZZ plan_problem_fuzz.c sim_spec_fuzz.c)
 # The caching allocator, and the device that is only numbers.
 list(APPEND SOURCES virtual.c pool/open.c pool/alloc.c pool/find.c pool/segment.c pool/expandable.c pool/block.c pool/block_set.c
     pool/events.c pool/private.c pool/stats.c pool/summary.c pool/event.c pool/oom.c pool/snapshot.c pool/check.c pool/conf.c)
