@@ -129,7 +129,7 @@ enum amount_end amount_read(const char **s, int64_t bare_unit, struct amount *ou
     const char *after = p;
     while (*p == ' ' || *p == '\t')
         p++;
-    bool cut = !*p;
+    bool cut = !*p || (*p == '.' && !p[1]);
     int unit = unit_at(&p);
     if (unit >= 0) {
         bool coarse = units[unit].unit > 1 && half <= 0; /* "12 MiB": a whole number, rounded */

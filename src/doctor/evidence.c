@@ -355,7 +355,7 @@ static void take_words(const struct text_facts *f, struct evidence *v)
     v->quantised = w[WORD_QUANTISED] > 0;
     v->lora = w[WORD_LORA] > 0;
     v->sharded = w[WORD_SHARDED] > 0;
-    v->no_grad = (v->hints & HINT_NO_GRAD) || w[WORD_NO_GRAD] > 0;
+    v->no_grad = ((v->hints | f->code_hints) & HINT_NO_GRAD) && w[WORD_VOLATILE] == 0;
     v->resumed = w[WORD_RESUMED] > 0 || (v->phases >> MOMENT_RESUME & 1);
     v->webui = w[WORD_WEBUI] > 0;
     v->vllm = w[WORD_VLLM] > 0;

@@ -55,6 +55,14 @@ static const struct {
     {SERIES_FREE, "free memory"},
     {SERIES_FREE, "memory free"},
     {SERIES_USED, "gpu memory used"},
+    {SERIES_USED, "gpu mem used"},
+    {SERIES_USED, "mem used"},
+    {SERIES_USED, "used mem"},
+    {SERIES_USED, "gpumem"},
+    {SERIES_USED, "gpu ram"},
+    {SERIES_USED, "gpu_ram"},
+    {SERIES_USED, "vram usage"},
+    {SERIES_USED, "vram used"},
     {SERIES_USED, "gpu memory usage"},
     {SERIES_USED, "memory used"},
     {SERIES_USED, "used memory"},
@@ -270,6 +278,7 @@ label_at(struct series_table *t, const char *source, char *line, char *at, int i
     else if (probe.unit > 0)
         s->unit = probe.unit;
     add(s, x, number);
+    t->points++;
     memset(at, '#', n);
 }
 
@@ -301,6 +310,38 @@ static void speed(struct series_table *t, const char *source, const char *line, 
         series_add(t, source, SERIES_SPEED, "it/s", strtod(q, NULL), number);
 }
 
+/* A number at the end of a line that can only be bytes of the allocator: all of its blocks are
+ * multiples of 512. The text before it, without digits, is the label. */
+static void bare(struct series_table *t, const char *source, const char *line, int64_t number)
+{
+    size_t n = strlen(line), d = n;
+    char label[20];
+    size_t used = 0;
+    while (d && isdigit((unsigned char)line[d - 1]))
+        d--;
+    if (n - d < 7 || n - d > 13 || (d && (line[d - 1] == '.' || word_char(line[d - 1]))))
+        return;
+    long long x = strtoll(line + d, NULL, 10);
+    if (x % 512 || x < 1 << 20)
+        return;
+    for (size_t i = 0; i < d && used + 1 < sizeof label; i++)
+        if (!isdigit((unsigned char)line[i]))
+            label[used++] = line[i];
+    while (used && strchr(" :=", label[used - 1]))
+        used--;
+    label[used] = 0;
+    series_add(t, source, SERIES_ALLOCATED, used ? label : "bytes", (double)x, number);
+}
+
+bool series_bare(const char *line)
+{
+    size_t n = strlen(line), blank = strspn(line, " \t");
+    if (n >= 7 && isdigit((unsigned char)line[n - 1]) && isdigit((unsigned char)line[n - 7]))
+        return true;
+    size_t d = strspn(line + blank, "0123456789");
+    return d && line[blank + d] == '/';
+}
+
 void series_line(struct series_table *t, const char *source, const char *line, int64_t number)
 {
     char low[1024];
@@ -311,11 +352,14 @@ void series_line(struct series_table *t, const char *source, const char *line, i
     if (yolo_row(t, source, low, number))
         return;
     speed(t, source, low, number);
+    size_t before = t->points;
     for (int i = 0; i < LABELS; i++) {
         char *at = strstr(low, labels[i].label);
         if (at)
             label_at(t, source, low, at, i, number);
     }
+    if (t->points == before)
+        bare(t, source, low, number);
 }
 
 /* ---- trend ---- */

@@ -41,8 +41,12 @@ struct series {
 };
 struct series_table {
     VEC(struct series *) all;
+    size_t points; /* labelled figures so far */
 };
 
+/* Whether a line may hold a figure of memory without a word that says so: it ends with a number (as
+ * print(torch.cuda.memory_allocated()) gives), or is a row of YOLO's progress. */
+bool series_bare(const char *line);
 /* Reads every figure of a line. */
 void series_line(struct series_table *t, const char *source, const char *line, int64_t number);
 void series_add(

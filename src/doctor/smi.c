@@ -326,7 +326,7 @@ bool smi_line(struct smi_reader *r, const char *line, int64_t number)
             return has(s, "MiB /") && use_line(r, s, number);
         return table_line(r, s, number);
     }
-    if (*s == '+' || *s == '=')
+    if ((*s == '+' || *s == '=') && !has(s, "NVSMI LOG"))
         return r->section == TABLE || r->section == PROCESSES;
     if (has(s, "NVSMI LOG")) {
         r->section = LONG;

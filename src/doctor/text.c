@@ -23,7 +23,7 @@ enum {
     OPEN_LINES = 14, /* that a message may be wrapped over */
     OPEN_BYTES = 8 << 10,
     HITS = 64,
-    NEAR_LINES = 12 /* what stands so near is about the same event */
+    NEAR_LINES = 60 /* what stands so near is about the same event */
 };
 
 struct source {
@@ -135,6 +135,19 @@ static bool same_figures(const struct message *a, const struct message *b)
            a->device == b->device;
 }
 
+/* The same event once more: its traceback counts where the first had none. */
+static void echo(struct text_message *kept, const struct text_message *again)
+{
+    kept->repeats++;
+    if (kept->has_trace || !again->has_trace)
+        return;
+    kept->has_trace = true;
+    kept->user = again->user;
+    kept->phase = again->phase;
+    kept->phases = again->phases;
+    kept->hints = again->hints;
+}
+
 /* Whether `m` is an echo of a message that is there; a stronger one takes its place. */
 static bool merged(struct text_facts *f, const struct text_message *m)
 {
@@ -147,24 +160,19 @@ static bool merged(struct text_facts *f, const struct text_message *m)
             host(message_info_of(m->m.id)->where) == host(message_info_of(old->m.id)->where);
         if (strength >= 2 && was >= 2 && same_figures(&m->m, &old->m) && strength == was &&
             strcmp(m->source, old->source) == 0) {
-            old->repeats++;
-            if (!old->has_trace && m->has_trace) {
-                old->has_trace = true;
-                old->user = m->user;
-                old->phase = m->phase;
-                old->phases = m->phases;
-                old->hints = m->hints;
-            }
+            echo(old, m);
             return true;
         }
         if (!near || !kind || (strength >= 2 && was >= 2))
             continue;
         if (strength > was) {
             int64_t line = old->line;
+            struct text_message weak = *old;
             *old = *m;
             old->line = line;
+            echo(old, &weak);
         } else {
-            old->repeats++;
+            echo(old, m);
         }
         return true;
     }
@@ -325,7 +333,7 @@ static void whole_line(struct text_reader *r, struct source *s, const char *line
     emit(r, s, &m, r->facts.lines);
 }
 
-static void tables(struct text_reader *r, struct source *s, const char *line)
+static void tables(struct text_reader *r, struct source *s, const char *line, const char *whole)
 {
     struct text_facts *f = &r->facts;
     for (int again = 0; again < 2; again++) {
@@ -341,7 +349,9 @@ static void tables(struct text_reader *r, struct source *s, const char *line)
         vec_push(&f->summaries, s->summary.table);
         s->summary = (struct summary_reader){0};
     }
-    (void)smi_line(&r->smi, line, f->lines);
+    /* A first column of times is no prefix. */
+    bool csv = r->smi.columns > 0 && isdigit((unsigned char)*whole);
+    (void)smi_line(&r->smi, csv ? whole : line, f->lines);
 }
 
 static void take_line(struct text_reader *r, const char *line)
@@ -361,7 +371,7 @@ static void take_line(struct text_reader *r, const char *line)
         read_hits(r, s, hits, n);
     trim(s);
     whole_line(r, s, rest);
-    tables(r, s, rest);
+    tables(r, s, rest, line);
     long long step = traced || table ? -1 : line_step(rest);
     if (step >= 0) {
         s->step = step;
@@ -375,7 +385,7 @@ static void take_line(struct text_reader *r, const char *line)
         f->code_hints |= trace_code_hints(rest);
         f->code_line = f->lines;
     }
-    if (mask >> WORD_FIGURE & 1 && !traced && !table && n == 0 && !s->open)
+    if ((mask >> WORD_FIGURE & 1 || series_bare(rest)) && !traced && !table && n == 0 && !s->open)
         series_line(&f->series, s->name, rest, f->lines);
 }
 

@@ -38,7 +38,7 @@ enum word {
     WORD_QUANTISED,
     WORD_LORA,
     WORD_SHARDED,
-    WORD_NO_GRAD,
+    WORD_VOLATILE,
     WORD_WINDOWS,
     WORD_WEBUI,
     WORD_VLLM,

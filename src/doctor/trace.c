@@ -119,8 +119,10 @@ static const struct {
     unsigned hint;
     const char *needle, *unless;
 } code_signs[] = {
-    {HINT_NO_GRAD, "no_grad(", NULL},
-    {HINT_NO_GRAD, "inference_mode(", NULL},
+    {HINT_NO_GRAD, "with torch.no_grad()", "`"},
+    {HINT_NO_GRAD, "@torch.no_grad()", "`"},
+    {HINT_NO_GRAD, "with torch.inference_mode()", "`"},
+    {HINT_NO_GRAD, "@torch.inference_mode()", "`"},
     {HINT_NO_GRAD, "set_grad_enabled(False", NULL},
     {HINT_RETAIN_GRAPH, "retain_graph=True", NULL},
     {HINT_RETAIN_GRAPH, "retain_graph = True", NULL},
