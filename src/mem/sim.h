@@ -2,20 +2,22 @@
  *
  * DESCRIPTION  NAME:SIZE:smXX[:uuid=U][:context=650MiB][:others=3GiB], cards separated by commas.
  *   SIZE includes contexts. context: of each process, 650 MiB where not given, but at most a
- *   quarter of the card. others: memory that somebody else uses. uuid: letters, digits, "-", "_"
+ *   quarter of the card. others: memory that somebody else uses (processes that say different
+ *   things count the most of them). uuid: letters, digits, "-", "_"
  *   and "."; where not given it follows from the place in the list, name, size and capability, so
  *   that every process that is given the same text means the same card.
  *
  * FORMAT of DIR/UUID.card (numbers are of the machine's byte order)
- *      0  "snugcard", version u32, slots u32, capacity i64, others i64, check u64; 64 bytes
- *   64+64i  slot i: pid i64, context i64, held i64, check u64; 64 bytes
+ *      0  "snugcard", version u32, slots u32, capacity i64, check u64; 64 bytes
+ *   64+64i  slot i: pid i64, context i64, held i64, others i64, check u64; 64 bytes
  * Locks (base/shared.h): byte 0 while the file is read or changed; byte 64+64i as long as slot i is
  * somebody's. A slot whose lock is free is nobody's, whatever it says: what a dead process held is
  * free again, also when it was killed in the middle of a write. A file that is empty, cut off or
  * damaged is made anew when nobody has a slot, and is ST_CORRUPT otherwise.
  *
  * INVARIANTS
- *  1. others + contexts + held bytes of the live slots never pass the capacity.
+ *  1. Contexts + held bytes of the live slots never pass the capacity, and nothing is taken that
+ *     would pass it together with `others`: the most that this process or a live slot says.
  *  2. A slot is written only by its owner, and only under the lock of byte 0.
  *
  * Functions of one sim_card may be called by several threads at once.
@@ -47,7 +49,7 @@ struct sim_card *sim_card_new(const struct sim_spec *spec, const char *dir);
 void sim_card_free(struct sim_card *c);
 
 /* Takes a slot, and the context. ST_OOM: no room; ST_INVALID: processes that use the card now
- * describe it otherwise; ST_CORRUPT, ST_IO: the file. Harmless when attached. */
+ * give it another size; ST_CORRUPT, ST_IO: the file. Harmless when attached. */
 enum status sim_card_attach(struct sim_card *c, struct err *e) NODISCARD;
 void sim_card_detach(struct sim_card *c);
 /* Holds `bytes` more (ST_OOM: no room), or for negative ones less (never fails). Attached. */

@@ -16,14 +16,14 @@ enum { LOCK_WAIT_MS = 10000, REOPENS_MAX = 8 };
 struct header {
     char magic[8];
     uint32_t version, slots;
-    int64_t capacity_bytes, others_bytes;
-    uint64_t check;
-    char rest[24];
-};
-struct slot {
-    int64_t pid, context_bytes, held_bytes;
+    int64_t capacity_bytes;
     uint64_t check;
     char rest[32];
+};
+struct slot {
+    int64_t pid, context_bytes, held_bytes, others_bytes;
+    uint64_t check;
+    char rest[24];
 };
 struct table {
     struct header header;
@@ -39,8 +39,9 @@ struct sim_card {
     int slot;              /* -1: not attached */
     int64_t pid;           /* who attached */
     int64_t held_bytes;
-    bool behind;        /* the slot in the file says more than is held: it could not be written */
-    struct table table; /* as last read */
+    bool behind;          /* the slot in the file says more than is held: it could not be written */
+    int64_t others_bytes; /* and as last counted */
+    struct table table;   /* as last read */
 };
 
 static const char magic[8] = {'s', 'n', 'u', 'g', 'c', 'a', 'r', 'd'};
@@ -65,13 +66,13 @@ static bool header_good(const struct header *h)
 {
     return memcmp(h->magic, magic, sizeof magic) == 0 && h->version == SIM_VERSION &&
            h->slots == SIM_SLOTS && h->check == check_of(h, offsetof(struct header, check)) &&
-           h->capacity_bytes > 0 && h->others_bytes >= 0 && h->others_bytes <= h->capacity_bytes;
+           h->capacity_bytes > 0;
 }
 
 static bool slot_good(const struct slot *s)
 {
     return s->check == check_of(s, offsetof(struct slot, check)) && s->pid > 0 &&
-           s->context_bytes >= 0 && s->held_bytes >= 0;
+           s->context_bytes >= 0 && s->held_bytes >= 0 && s->others_bytes >= 0;
 }
 
 /* Whether another open of the file has a slot. */
@@ -89,10 +90,7 @@ static enum status write_header(struct sim_card *c, struct err *e)
 {
     struct header *h = &c->table.header;
     *h = (struct header){
-        .version = SIM_VERSION,
-        .slots = SIM_SLOTS,
-        .capacity_bytes = c->spec.capacity_bytes,
-        .others_bytes = c->spec.others_bytes};
+        .version = SIM_VERSION, .slots = SIM_SLOTS, .capacity_bytes = c->spec.capacity_bytes};
     memcpy(h->magic, magic, sizeof magic);
     h->check = check_of(h, offsetof(struct header, check));
     return shared_write(&c->file, 0, h, sizeof *h, e);
@@ -114,30 +112,23 @@ static enum status damaged(const struct sim_card *c, struct err *e)
     return ST_CORRUPT;
 }
 
-static enum status described_otherwise(
-    const struct sim_card *c, const char *field, int64_t theirs, int64_t ours, struct err *e)
-{
-    char a[32], b[32];
-    (void)err_set(
-        e, ST_INVALID, "card %s (%s): %s is %s here, and %s for the processes that use it now",
-        c->spec.name, c->spec.uuid, field, bytes_text(ours, a, sizeof a),
-        bytes_text(theirs, b, sizeof b));
-    err_hint(e, "give it another uuid, or wait until they have ended");
-    return ST_INVALID;
-}
-
 /* The file and this process have to agree on the card. Nobody on it: it is what is described here.
  */
 static enum status agree(struct sim_card *c, struct err *e)
 {
-    const struct header *h = &c->table.header;
-    if (h->capacity_bytes == c->spec.capacity_bytes && h->others_bytes == c->spec.others_bytes)
+    char ours[32], theirs[32];
+    int64_t said = c->table.header.capacity_bytes;
+    if (said == c->spec.capacity_bytes)
         return ST_OK;
     if (c->slot < 0 && !in_use(c))
         return write_header(c, e);
-    if (h->capacity_bytes != c->spec.capacity_bytes)
-        return described_otherwise(c, "size", h->capacity_bytes, c->spec.capacity_bytes, e);
-    return described_otherwise(c, "others", h->others_bytes, c->spec.others_bytes, e);
+    (void)err_set(
+        e, ST_INVALID,
+        "card %s (%s): its size is %s here, and %s for the processes that use it now", c->spec.name,
+        c->spec.uuid, bytes_text(c->spec.capacity_bytes, ours, sizeof ours),
+        bytes_text(said, theirs, sizeof theirs));
+    err_hint(e, "give it another uuid, or wait until they have ended");
+    return ST_INVALID;
 }
 
 static enum status read_table(struct sim_card *c, struct err *e)
@@ -156,7 +147,10 @@ static enum status read_table(struct sim_card *c, struct err *e)
 static enum status write_slot(struct sim_card *c, int64_t held_bytes, struct err *e)
 {
     struct slot s = {
-        .pid = c->pid, .context_bytes = c->spec.context_bytes, .held_bytes = held_bytes};
+        .pid = c->pid,
+        .context_bytes = c->spec.context_bytes,
+        .held_bytes = held_bytes,
+        .others_bytes = c->spec.others_bytes};
     s.check = check_of(&s, offsetof(struct slot, check));
     TRY(shared_write(&c->file, slot_at(c->slot), &s, sizeof s, e));
     c->table.slot[c->slot] = s;
@@ -165,10 +159,11 @@ static enum status write_slot(struct sim_card *c, int64_t held_bytes, struct err
     return ST_OK;
 }
 
-/* Sums the live slots; clears what the dead left in the table (not in the file). */
+/* What is free, others at the most that anybody here says; clears what the dead left in the table
+ * (not in the file). */
 static enum status count_free(struct sim_card *c, int64_t *free_bytes, struct err *e)
 {
-    int64_t left = c->table.header.capacity_bytes - c->table.header.others_bytes;
+    int64_t left = c->table.header.capacity_bytes, others = c->spec.others_bytes;
     for (int i = 0; i < SIM_SLOTS; i++) {
         struct slot *s = &c->table.slot[i];
         if (s->pid == 0 && s->check == 0 && i != c->slot)
@@ -179,12 +174,15 @@ static enum status count_free(struct sim_card *c, int64_t *free_bytes, struct er
         }
         if (i == c->slot && c->behind)
             TRY(write_slot(c, c->held_bytes, e));
-        if (!slot_good(s) || (i == c->slot && s->held_bytes != c->held_bytes))
+        if (!slot_good(s) || (i == c->slot && s->held_bytes != c->held_bytes) ||
+            s->held_bytes > left || s->context_bytes > left - s->held_bytes)
             return damaged(c, e);
         left -= s->context_bytes + s->held_bytes;
+        others = s->others_bytes > others ? s->others_bytes : others;
     }
-    *free_bytes = left;
-    return left >= 0 ? ST_OK : damaged(c, e);
+    c->others_bytes = others;
+    *free_bytes = left > others ? left - others : 0;
+    return ST_OK;
 }
 
 /* ---- attaching ---- */
@@ -342,7 +340,7 @@ enum status sim_card_charge(struct sim_card *c, int64_t bytes, struct err *e)
 static void fill_state(const struct sim_card *c, int64_t left, struct sim_state *out)
 {
     out->capacity_bytes = c->table.header.capacity_bytes;
-    out->others_bytes = c->table.header.others_bytes;
+    out->others_bytes = c->others_bytes;
     out->free_bytes = left;
     for (int i = 0; i < SIM_SLOTS; i++) {
         const struct slot *s = &c->table.slot[i];
