@@ -28,7 +28,6 @@ static void check_block(const struct segment *s, const struct mem_block *b)
     ASSERT(!prev || !waits || prev->state != b->state);
     ASSERT(!waits || in_set(b));
     ASSERT(waits || (b->requested_bytes > 0 && b->requested_bytes <= b->size_bytes));
-    ASSERT(b->state == BLOCK_LIVE || !b->uses_n || b->state == BLOCK_PENDING);
     ASSERT(b->state != BLOCK_UNMAPPED || s->expandable);
     if (b->state == BLOCK_FREE && !b->set->pool->small && !s->expandable)
         ASSERT(b->size_bytes > SMALL_MAX_BYTES);
@@ -105,27 +104,27 @@ static size_t free_in_segments(const struct mem_pool *p)
     return n;
 }
 
-/* Invariant 4. */
+/* Invariant 4, of one record. */
+static void check_record(const struct mem_stat s[MEM_STAT_OF_N], const int64_t sum[2])
+{
+    ASSERT(s[MEM_STAT_LARGE].current == sum[KIND_LARGE]);
+    ASSERT(s[MEM_STAT_SMALL].current == sum[KIND_SMALL]);
+    for (int i = 0; i < MEM_STAT_OF_N; i++)
+        ASSERT(s[i].current <= s[i].peak && s[i].allocated >= 0 && s[i].freed >= 0);
+    ASSERT(s[MEM_STAT_ALL].peak <= s[MEM_STAT_LARGE].peak + s[MEM_STAT_SMALL].peak);
+}
+
 static void check_stats(const struct mem_pool *p, const struct sums *sum)
 {
-    const struct counters *stat = p->stat;
-    int64_t reserved = 0;
-    for (int i = 0; i < STAT_N; i++) {
-        int64_t all = 0;
-        for (int k = 0; k < 2; k++) {
-            const struct counter *c = &stat[i].kind[k];
-            ASSERT(c->current == sum->stat[i][k] && c->current <= c->peak);
-            ASSERT(c->total >= c->current && c->total >= c->total_base);
-            all += c->current;
-        }
-        ASSERT(all <= stat[i].all_peak);
+    struct mem_pool_stats s;
+    stats_fill(p, &s);
+#define ARRAY(name) check_record(s.name, sum->stat[STAT_##name]);
+#include "mem/pool/stats.def"
+    for (int i = 0; i < MEM_STAT_OF_N; i++) {
+        ASSERT(s.active_bytes[i].current >= s.allocated_bytes[i].current);
+        ASSERT(s.reserved_bytes[i].current >= s.active_bytes[i].current);
     }
-    for (int k = 0; k < 2; k++) {
-        ASSERT(sum->stat[STAT_active_bytes][k] >= sum->stat[STAT_allocated_bytes][k]);
-        ASSERT(sum->stat[STAT_reserved_bytes][k] >= sum->stat[STAT_active_bytes][k]);
-        reserved += sum->stat[STAT_reserved_bytes][k];
-    }
-    ASSERT(reserved == p->reserved_bytes);
+    ASSERT(s.reserved_bytes[MEM_STAT_ALL].current == p->reserved_bytes);
     ASSERT(sum->oversize_allocations == p->oversize_allocations.current);
     ASSERT(sum->oversize_segments == p->oversize_segments.current);
 }

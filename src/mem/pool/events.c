@@ -27,8 +27,7 @@ static struct stream_queue *queue_of(struct mem_pool *p, uint64_t stream)
 /* One event on each stream that uses the block; they are its uses no longer. */
 static void record(struct mem_pool *p, struct mem_block *b)
 {
-    b->priority = (uint32_t)b->uses_n;
-    for (size_t i = 0; i < b->uses_n; i++) {
+    for (size_t i = 0; i < b->priority; i++) {
         struct mem_source *s = p->source;
         struct stream_queue *q = queue_of(p, b->uses[i]);
         uint64_t event = s->event_record ? s->event_record(s, b->uses[i]) : 0;
@@ -37,12 +36,14 @@ static void record(struct mem_pool *p, struct mem_block *b)
     }
     mem_free(b->uses);
     b->uses = NULL;
-    b->uses_n = 0;
 }
 
 void events_add(struct mem_pool *p, struct mem_block *b)
 {
+    bool small = b->set->pool->small;
     b->state = BLOCK_PENDING;
+    p->pending_n[small]++;
+    p->pending_bytes[small] += b->size_bytes;
     if (p->captures_n)
         vec_push(&p->deferred, b);
     else
@@ -63,8 +64,11 @@ static void finish_first(struct mem_pool *p, struct stream_queue *q)
     if (q->first == q->events.n)
         q->first = q->events.n = 0;
     p->events_n--;
-    if (--b->priority == 0)
-        pool_block_free(p, b);
+    if (--b->priority)
+        return;
+    p->pending_n[b->set->pool->small]--;
+    p->pending_bytes[b->set->pool->small] -= b->size_bytes;
+    core_block_free(p, b);
 }
 
 /* A long queue does not keep what it has finished. */
@@ -124,14 +128,14 @@ static void use_locked(struct mem_block *b, uint64_t stream)
     ASSERT(b->state == BLOCK_LIVE);
     if (b->set->stream == stream)
         return;
-    while (i < b->uses_n && b->uses[i] < stream)
+    while (i < b->priority && b->uses[i] < stream)
         i++;
-    if (i < b->uses_n && b->uses[i] == stream)
+    if (i < b->priority && b->uses[i] == stream)
         return;
-    b->uses = mem_resize(b->uses, (b->uses_n + 1) * sizeof *b->uses);
-    memmove(b->uses + i + 1, b->uses + i, (b->uses_n - i) * sizeof *b->uses);
+    b->uses = mem_resize(b->uses, (b->priority + 1) * sizeof *b->uses);
+    memmove(b->uses + i + 1, b->uses + i, (b->priority - i) * sizeof *b->uses);
     b->uses[i] = stream;
-    b->uses_n++;
+    b->priority++;
 }
 
 void mem_pool_use_on(struct mem_pool *p, struct mem_block *b, uint64_t stream)

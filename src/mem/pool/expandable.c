@@ -1,11 +1,6 @@
 /* expandable.c - segments that grow: an address range per pool and stream, mapped page by page. */
 #include "mem/pool/pool_int.h"
 
-static int64_t round_up(int64_t n, int64_t step)
-{
-    return (n + step - 1) / step * step;
-}
-
 static bool usable(const struct mem_block *b)
 {
     return b && (b->state == BLOCK_FREE || b->state == BLOCK_UNMAPPED);
@@ -51,7 +46,7 @@ static struct mem_block *reserve(struct request *r)
             .source = p->source,
             .expandable = true,
             .page_bytes = page,
-            .tag = r->tag});
+            .tag = *r->tag});
     block_unmapped_insert(r->set, s->head);
     return s->head;
 }
@@ -96,7 +91,7 @@ static struct mem_block *map_block(struct request *r, struct mem_block *b, int64
     count_mapped(p, b->set, bytes);
     if (p->listen) {
         struct mem_block range = {.addr = addr, .set = b->set};
-        tell(p, MEM_EVENT_SEGMENT_MAP, &range, bytes, &r->tag);
+        tell(p, MEM_EVENT_SEGMENT_MAP, &range, bytes, r->tag);
     }
     return b;
 }

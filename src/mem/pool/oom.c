@@ -98,7 +98,7 @@ static enum status fill_error(const struct request *r, bool absurd, struct err *
     const struct mem_pool *p = r->p;
     char need[32], segment[32];
     struct str s;
-    const char *what = r->tag.what ? r->tag.what : "";
+    const char *what = r->tag->what ? r->tag->what : "";
     if (absurd)
         return err_set(
             e, ST_OOM, "out of memory on device \"%s\": more than 1 EiB were asked for \"%s\"",
@@ -119,7 +119,7 @@ static void note(struct request *r, bool absurd)
     struct mem_pool *p = r->p;
     p->oom_set = true;
     p->oom = (struct mem_pool_oom){
-        .requested_bytes = r->requested_bytes, .tag = r->tag, .absurd = absurd};
+        .requested_bytes = r->requested_bytes, .tag = *r->tag, .absurd = absurd};
     if (absurd)
         return;
     struct mem_pool_stats stats;
@@ -152,12 +152,12 @@ enum status oom_answer(struct request *r, bool absurd, struct err *e)
             .device_free_bytes = p->oom.free_bytes,
             .stream = r->set->stream,
             .pool = block_pool_id(r->pool),
-            .tag = r->tag};
+            .tag = *r->tag};
         p->listen(p->listen_ctx, &event);
     }
     enum status st = fill_error(r, absurd, e);
-    if (r->tag.node)
-        err_node(e, r->tag.node, "");
+    if (r->tag->node)
+        err_node(e, r->tag->node, "");
     return st;
 }
 

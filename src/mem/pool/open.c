@@ -23,6 +23,9 @@ static void fraction_locked(struct mem_pool *p, double fraction)
 static void conf_locked(struct mem_pool *p, const struct mem_pool_conf *c)
 {
     p->conf = *c;
+    p->rounding = false;
+    for (int i = 0; i < MEM_POOL_DIVISIONS_N; i++)
+        p->rounding = p->rounding || c->roundup_power2_divisions[i] > 1;
     fraction_locked(p, c->per_process_memory_fraction);
 }
 

@@ -2,8 +2,8 @@
  *
  * STATES of a block, and the function that makes each move
  *   unmapped  --expand_take (expandable.c)-->  free  --unmap_block-->  unmapped
- *   free      --hand_out (alloc.c)-->          live  --mem_pool_give-->  free, or with uses:
- *   pending   --block_free (when its last event is done)-->  free
+ *   free      --core_hand_out-->  live  --mem_pool_give-->  free, or with uses on other streams:
+ *   pending   --core_block_free (when its last event is done)-->  free
  * Free blocks are in the free set of their pool and stream, unmapped ones in its unmapped tree.
  *
  * Every function here expects the pool's lock.
@@ -34,14 +34,14 @@ struct mem_block {
     struct mem_block *prev, *next; /* neighbours in the segment, by address */
     struct stream_set *set;        /* its pool and stream */
     struct segment *segment;
-    uint32_t priority;                   /* in its tree; while pending: events not yet done */
+    /* In a tree: its priority. Live: other streams that use it. Pending: events not yet done. */
+    uint32_t priority;
     uint8_t state;                       /* enum block_state */
     bool expandable, uncached, oversize; /* oversize: counted as such */
 
     struct mem_block *left, *right; /* in the tree of its set */
     int64_t born;                   /* calls of the pool when it became free: its age */
-    uint64_t *uses;                 /* streams, ascending; NULL: none */
-    size_t uses_n;
+    uint64_t *uses; /* the streams, ascending; NULL: none */
     struct mem_tag tag;
 };
 
@@ -57,6 +57,7 @@ struct bins {
 struct stream_set {
     struct block_pool *pool;
     uint64_t stream;
+    struct mem_block *loose;    /* came last, not sorted yet; or NULL */
     struct bins *bins;          /* of small pools */
     struct mem_block *tree;     /* what has no bin; by size, address */
     struct mem_block *unmapped; /* ranges of expandable segments; by address */
@@ -141,9 +142,10 @@ struct mem_pool {
     VEC(struct mem_pool_route) routes;   /* the last comes first */
     int captures_n;
     VEC(struct segment *) segments;
-    VEC(struct stream_queue) queues;  /* by stream, ascending */
-    size_t events_n;                  /* in all queues */
-    VEC(struct mem_block *) deferred; /* pending until no capture is under way */
+    VEC(struct stream_queue) queues;        /* by stream, ascending */
+    size_t events_n;                        /* in all queues */
+    int64_t pending_n[2], pending_bytes[2]; /* by enum stat_kind */
+    VEC(struct mem_block *) deferred;       /* pending until no capture is under way */
 
     struct counters stat[STAT_N];
     struct counter oversize_allocations, oversize_segments;
@@ -167,36 +169,50 @@ struct request {
     struct mem_pool *p;
     struct block_pool *pool;
     struct stream_set *set;
-    int64_t requested_bytes, size_bytes, segment_bytes;
-    struct mem_tag tag;
+    int64_t requested_bytes, size_bytes;
+    int64_t segment_bytes; /* once nothing cached was found */
+    const struct mem_tag *tag;
 };
 
-/* block_set.c: trees and sets of blocks */
+static inline int64_t round_up(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+/* core.c: sets of free blocks */
 void block_set_insert(struct stream_set *s, struct mem_block *b);
 void block_set_remove(struct stream_set *s, struct mem_block *b);
+void block_set_sort(struct stream_set *s); /* nothing is loose */
 /* The first at or after (size, addr); NULL. */
 struct mem_block *block_set_at(const struct stream_set *s, int64_t size_bytes, uint64_t addr);
 struct mem_block *block_set_after(const struct stream_set *s, const struct mem_block *b);
-/* The last before (size, addr) among blocks without a bin; NULL. */
-struct mem_block *block_set_before(const struct stream_set *s, int64_t size_bytes, uint64_t addr);
-/* All free blocks in order; the caller frees the array. */
-struct mem_block **block_set_list(const struct stream_set *s);
 void block_unmapped_insert(struct stream_set *s, struct mem_block *b);
 void block_unmapped_remove(struct stream_set *s, struct mem_block *b);
 struct mem_block *block_unmapped_from(const struct stream_set *s, uint64_t addr);
-struct stream_set *block_pool_set(struct block_pool *pool, uint64_t stream);
-void block_pool_release(struct block_pool *pool);
-
-/* block.c: making, cutting and joining blocks */
+/* core.c: making, cutting and joining blocks */
 struct mem_block *block_new(struct mem_pool *p);
 void block_drop(struct mem_pool *p, struct mem_block *b);
 bool block_is_split(const struct mem_block *b); /* part of a segment */
 /* Cuts `b` after size_bytes; returns the tail, in no set, of the same state. */
 struct mem_block *block_cut(struct mem_pool *p, struct mem_block *b, int64_t size_bytes);
-/* Joins `b`, in no set, with neighbours of its state; *joined_bytes gets each one's size or 0. */
+/* Joins `b`, in no set, with neighbours of its state; *prev_bytes and *next_bytes get their sizes
+ * or 0. */
 struct mem_block *
 block_join(struct mem_pool *p, struct mem_block *b, int64_t *prev_bytes, int64_t *next_bytes);
 void block_to_free(struct mem_block *b); /* into the free set, its age starts */
+/* core.c: the search, and both ends of a block's life */
+struct mem_block *core_find_free(struct request *r); /* taken out of its set */
+void core_hand_out(struct request *r, struct mem_block *b);
+void core_count_live(struct mem_pool *p, struct mem_block *b);
+void core_block_free(struct mem_pool *p, struct mem_block *b); /* its free is complete */
+
+/* block_set.c */
+struct stream_set *block_pool_set(struct block_pool *pool, uint64_t stream);
+void block_pool_release(struct block_pool *pool);
+/* The last before (size, addr) among blocks without a bin; NULL. */
+struct mem_block *block_set_before(struct stream_set *s, int64_t size_bytes, uint64_t addr);
+/* All free blocks in order; the caller frees the array. */
+struct mem_block **block_set_list(struct stream_set *s);
 
 /* segment.c: to and from the device */
 struct mem_block *segment_take(struct request *r, bool retry); /* a block of its own, or NULL */
@@ -214,10 +230,8 @@ void expand_unmap(struct mem_pool *p, struct mem_block *b);
 bool expand_reservation_empty(const struct segment *s);
 int64_t expand_reserve_bytes(const struct mem_pool *p, int64_t page_bytes);
 
-/* alloc.c */
-void pool_block_free(struct mem_pool *p, struct mem_block *b); /* free is complete */
-void pool_count_live(struct mem_pool *p, struct mem_block *b);
-void pool_verify(struct mem_pool *p); /* open.c */
+/* open.c */
+void pool_verify(struct mem_pool *p);
 
 /* events.c: blocks used on other streams */
 void events_add(struct mem_pool *p, struct mem_block *b);
@@ -233,16 +247,45 @@ void private_flush(struct mem_pool *p);
 struct mem_block *private_last_resort(struct request *r);
 struct mem_pool_id block_pool_id(const struct block_pool *pool);
 
-/* find.c: the search */
-struct mem_block *pool_find_free(struct request *r); /* taken out of its set */
-
 /* stats.c */
-void stat_up(struct mem_pool *p, enum stat_index i, bool small, int64_t n);
-void stat_down(struct mem_pool *p, enum stat_index i, bool small, int64_t n);
-void stat_change(struct mem_pool *p, enum stat_index i, bool small, int64_t n);
-void counter_up(struct counter *c, int64_t n);
-void counter_down(struct counter *c, int64_t n);
 void stats_fill(const struct mem_pool *p, struct mem_pool_stats *out);
+void stats_note_active(struct mem_pool *p); /* after an increase while some are pending */
+
+/* Every call counts, so these are here and not behind calls of their own. */
+
+static inline void counter_up(struct counter *c, int64_t n)
+{
+    c->current += n;
+    c->total += n;
+    c->peak = c->current > c->peak ? c->current : c->peak;
+}
+
+static inline void counter_down(struct counter *c, int64_t n)
+{
+    ASSERT(c->current >= n);
+    c->current -= n;
+}
+
+static inline void stat_up(struct mem_pool *p, enum stat_index i, bool small, int64_t n)
+{
+    struct counters *s = &p->stat[i];
+    counter_up(&s->kind[small], n);
+    int64_t all = s->kind[KIND_LARGE].current + s->kind[KIND_SMALL].current;
+    s->all_peak = all > s->all_peak ? all : s->all_peak;
+}
+
+static inline void stat_down(struct mem_pool *p, enum stat_index i, bool small, int64_t n)
+{
+    counter_down(&p->stat[i].kind[small], n);
+}
+
+static inline void stat_change(struct mem_pool *p, enum stat_index i, bool small, int64_t n)
+{
+    if (n > 0)
+        stat_up(p, i, small, n);
+    else if (n < 0)
+        stat_down(p, i, small, -n);
+}
 
 /* event.c */
 void tell(

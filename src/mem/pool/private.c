@@ -121,7 +121,7 @@ struct mem_block *private_last_resort(struct request *r)
         struct request other = *r;
         other.pool = r->pool->small ? &pool->small : &pool->large;
         other.set = block_pool_set(other.pool, r->set->stream);
-        b = pool_find_free(&other);
+        b = core_find_free(&other);
         if (b)
             *r = other;
     }

@@ -105,13 +105,13 @@ struct mem_block *segment_take(struct request *r, bool retry)
     struct segment *s = segment_add(
         p, r->set,
         (struct segment){
-            .addr = addr, .size_bytes = r->segment_bytes, .source = source, .tag = r->tag});
+            .addr = addr, .size_bytes = r->segment_bytes, .source = source, .tag = *r->tag});
     s->oversize = r->segment_bytes >= p->conf.max_split_size_bytes;
     if (s->oversize)
         counter_up(&p->oversize_segments, 1);
     count_taken(r);
     if (p->listen)
-        tell(p, MEM_EVENT_SEGMENT_ALLOC, s->head, s->size_bytes, &r->tag);
+        tell(p, MEM_EVENT_SEGMENT_ALLOC, s->head, s->size_bytes, r->tag);
     return s->head;
 }
 

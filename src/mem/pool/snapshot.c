@@ -179,9 +179,10 @@ static void load_block(
         return;
     }
     b->state = BLOCK_LIVE;
+    b->priority = 0;
     b->requested_bytes = info->requested_bytes;
     b->tag = info->tag;
-    pool_count_live(p, b);
+    core_count_live(p, b);
     if (handle)
         *handle = b;
 }

@@ -4,40 +4,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Counting. */
+/* Active blocks are the allocated and the pending ones. They are counted as such only while some
+ * are pending, so that nearly all calls have two records less to write. */
 
-void counter_up(struct counter *c, int64_t n)
+static int64_t active_now(const struct mem_pool *p, enum stat_index i, int kind)
 {
-    c->current += n;
-    c->total += n;
-    c->peak = c->current > c->peak ? c->current : c->peak;
+    if (i == STAT_active)
+        return p->stat[STAT_allocation].kind[kind].current + p->pending_n[kind];
+    return p->stat[STAT_allocated_bytes].kind[kind].current + p->pending_bytes[kind];
 }
 
-void counter_down(struct counter *c, int64_t n)
+static int64_t most(int64_t a, int64_t b)
 {
-    ASSERT(c->current >= n);
-    c->current -= n;
+    return a > b ? a : b;
 }
 
-void stat_up(struct mem_pool *p, enum stat_index i, bool small, int64_t n)
+void stats_note_active(struct mem_pool *p)
 {
-    struct counters *s = &p->stat[i];
-    counter_up(&s->kind[small], n);
-    int64_t all = s->kind[KIND_LARGE].current + s->kind[KIND_SMALL].current;
-    s->all_peak = all > s->all_peak ? all : s->all_peak;
+    static const enum stat_index both[] = {STAT_active, STAT_active_bytes};
+    for (int i = 0; i < 2; i++) {
+        struct counters *s = &p->stat[both[i]];
+        int64_t large = active_now(p, both[i], KIND_LARGE);
+        int64_t small = active_now(p, both[i], KIND_SMALL);
+        s->kind[KIND_LARGE].peak = most(s->kind[KIND_LARGE].peak, large);
+        s->kind[KIND_SMALL].peak = most(s->kind[KIND_SMALL].peak, small);
+        s->all_peak = most(s->all_peak, large + small);
+    }
 }
 
-void stat_down(struct mem_pool *p, enum stat_index i, bool small, int64_t n)
+/* The record of active blocks as if it had been written all the time; `of` is that of allocated
+ * ones. */
+static struct counters active_counters(const struct mem_pool *p, enum stat_index i)
 {
-    counter_down(&p->stat[i].kind[small], n);
+    struct counters s = p->stat[i];
+    const struct counters *of = &p->stat[i == STAT_active ? STAT_allocation : STAT_allocated_bytes];
+    for (int k = 0; k < 2; k++) {
+        s.kind[k].current = active_now(p, i, k);
+        s.kind[k].total = of->kind[k].total;
+        s.kind[k].total_base = of->kind[k].total_base;
+        s.kind[k].peak = most(s.kind[k].peak, of->kind[k].peak);
+    }
+    s.all_peak = most(s.all_peak, of->all_peak);
+    return s;
 }
 
-void stat_change(struct mem_pool *p, enum stat_index i, bool small, int64_t n)
+static struct counters counters_of(const struct mem_pool *p, enum stat_index i)
 {
-    if (n > 0)
-        stat_up(p, i, small, n);
-    else if (n < 0)
-        stat_down(p, i, small, -n);
+    return i == STAT_active || i == STAT_active_bytes ? active_counters(p, i) : p->stat[i];
 }
 
 /* Reading. */
@@ -48,20 +61,19 @@ static struct mem_stat record_of(const struct counter *c)
         c->current, c->peak, c->total - c->total_base, c->total - c->current - c->freed_base};
 }
 
-static void fill_array(const struct counters *s, struct mem_stat out[MEM_STAT_OF_N])
+static void fill_array(struct counters s, struct mem_stat out[MEM_STAT_OF_N])
 {
-    struct mem_stat large = record_of(&s->kind[KIND_LARGE]),
-                    small = record_of(&s->kind[KIND_SMALL]);
+    struct mem_stat large = record_of(&s.kind[KIND_LARGE]), small = record_of(&s.kind[KIND_SMALL]);
     out[MEM_STAT_LARGE] = large;
     out[MEM_STAT_SMALL] = small;
     out[MEM_STAT_ALL] = (struct mem_stat){
-        large.current + small.current, s->all_peak, large.allocated + small.allocated,
+        large.current + small.current, s.all_peak, large.allocated + small.allocated,
         large.freed + small.freed};
 }
 
 void stats_fill(const struct mem_pool *p, struct mem_pool_stats *out)
 {
-#define ARRAY(name) fill_array(&p->stat[STAT_##name], out->name);
+#define ARRAY(name) fill_array(counters_of(p, STAT_##name), out->name);
 #define RECORD(name) out->name = record_of(&p->name);
 #define SCALAR(name) out->name = p->name;
 #include "mem/pool/stats.def"
@@ -80,11 +92,11 @@ void mem_pool_reset_peaks(struct mem_pool *p)
 {
     pthread_mutex_lock(&p->lock);
     for (int i = 0; i < STAT_N; i++) {
-        struct counters *s = &p->stat[i];
+        struct counters now = counters_of(p, (enum stat_index)i), *s = &p->stat[i];
         s->all_peak = 0;
         for (int k = 0; k < 2; k++) {
-            s->kind[k].peak = s->kind[k].current;
-            s->all_peak += s->kind[k].current;
+            s->kind[k].peak = now.kind[k].current;
+            s->all_peak += now.kind[k].current;
         }
     }
 #define RECORD(name) p->name.peak = p->name.current;
@@ -102,8 +114,12 @@ void mem_pool_reset_accumulated(struct mem_pool *p)
 {
     pthread_mutex_lock(&p->lock);
     for (int i = 0; i < STAT_N; i++)
-        for (int k = 0; k < 2; k++)
-            reset_sums(&p->stat[i].kind[k]);
+        for (int k = 0; k < 2; k++) {
+            struct counters now = counters_of(p, (enum stat_index)i);
+            reset_sums(&now.kind[k]);
+            p->stat[i].kind[k].total_base = now.kind[k].total_base;
+            p->stat[i].kind[k].freed_base = now.kind[k].freed_base;
+        }
 #define RECORD(name) reset_sums(&p->name);
 #define SCALAR(name) p->name = 0;
 #include "mem/pool/stats.def"
