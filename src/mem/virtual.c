@@ -101,6 +101,7 @@ static uint64_t virtual_reserve(struct mem_source *s, int64_t size_bytes)
     pthread_mutex_lock(&v->lock);
     v->calls.reserve_n++;
     uint64_t addr = address(v, size_bytes, true);
+    v->calls.ranges_n += addr != 0;
     pthread_mutex_unlock(&v->lock);
     return addr;
 }
@@ -133,9 +134,13 @@ static void virtual_give(struct mem_source *s, uint64_t addr, int64_t size_bytes
 
 static void virtual_release(struct mem_source *s, uint64_t addr, int64_t size_bytes)
 {
+    struct mem_virtual *v = of(s);
     (void)addr;
     (void)size_bytes;
-    count(of(s), &of(s)->calls.release_n);
+    pthread_mutex_lock(&v->lock);
+    v->calls.release_n++;
+    v->calls.ranges_n--;
+    pthread_mutex_unlock(&v->lock);
 }
 
 static void virtual_unmap(struct mem_source *s, uint64_t addr, int64_t size_bytes)

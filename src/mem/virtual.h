@@ -46,6 +46,7 @@ void mem_virtual_fail_nth(struct mem_virtual *v, int64_t n);
 /* Calls so far, answered or refused. */
 struct mem_virtual_calls {
     int64_t take_n, give_n, reserve_n, release_n, map_n, unmap_n, event_record_n, event_wait_n;
+    int64_t ranges_n; /* address ranges reserved now */
 };
 struct mem_virtual_calls mem_virtual_calls(struct mem_virtual *v);
 

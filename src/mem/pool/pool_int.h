@@ -41,7 +41,7 @@ struct mem_block {
 
     struct mem_block *left, *right; /* in the tree of its set */
     int64_t born;                   /* calls of the pool when it became free: its age */
-    uint64_t *uses; /* the streams, ascending; NULL: none */
+    uint64_t *uses;                 /* the streams, ascending; NULL: none */
     struct mem_tag tag;
 };
 
