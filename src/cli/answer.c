@@ -160,9 +160,14 @@ static void show_error(enum status st, const struct err *e)
 
 int answer_text(const char *text)
 {
+    return answer_bytes(text, strlen(text));
+}
+
+int answer_bytes(const char *text, size_t n)
+{
     struct err e = {0};
     enum status st = ST_OK;
-    if (fputs(text, stdout) < 0 || fflush(stdout) != 0)
+    if (fwrite(text, 1, n, stdout) != n || fflush(stdout) != 0)
         st = err_errno(&e, "could not write to stdout");
     else if (ferror(stdout)) /* an earlier part of the answer is missing */
         st = err_set(&e, ST_IO, "could not write to stdout");

@@ -24,6 +24,7 @@ _Noreturn void answer_now(enum status st, const char *message, const char *detai
 json_t *answer_document(enum status st, const struct err *e, json_t *content);
 /* Text on stdout, then the exit status; a full disk is an error too. */
 int answer_text(const char *text);
+int answer_bytes(const char *text, size_t n); /* where the text may hold NUL */
 
 /* Whether `f` gets colours: a terminal, and no NO_COLOR. */
 bool colour_on(FILE *f);

@@ -186,7 +186,7 @@ int cmd_tokenizer(const struct args *a)
     str_init(&w.out);
     enum status st = work(&w, &e);
     if (!a->json && st == ST_OK) {
-        rc = answer_text(w.out.data);
+        rc = answer_bytes(w.out.data, w.out.n);
         json_decref(w.document);
     } else {
         rc = answer_end(a->json, st, &e, w.document);

@@ -252,9 +252,22 @@ static void on_perplexity(struct live *l, const json_t *event)
     say(l, line);
 }
 
+/* Control characters, which a model may write as well, are shown and not obeyed. */
 static void on_text(struct live *l, const json_t *event)
 {
-    say(l, json_get_str(event, "text", ""));
+    const json_t *value = json_object_get(event, "text");
+    const char *text = json_string_value(value);
+    struct str s;
+    str_init(&s);
+    for (size_t i = 0; i < json_string_length(value); i++) {
+        unsigned char c = (unsigned char)text[i];
+        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+            str_add(&s, "\xef\xbf\xbd"); /* U+FFFD */
+        else
+            str_add_n(&s, &text[i], 1);
+    }
+    say(l, s.data);
+    str_release(&s);
 }
 
 static void on_tokenize(struct live *l, const json_t *event)

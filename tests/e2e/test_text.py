@@ -242,6 +242,17 @@ def test_generates(snug):
     assert done.doc["peak_bytes_planned"] == done.doc["peak_bytes_measured"], done.doc
 
 
+def test_zero_bytes(snug):
+    """U+0000 is a character like any other, where tokens become text as well."""
+    train = snug.write("train.txt", "some words of a text\n" * 50)
+    assert snug("tokenizer", "train", train, "--vocab", 260, "-o", "zero.json").rc == 0
+    text = "a\0b\n\0\nc\n"
+    numbers = snug("tokenizer", "encode", snug.write("zero.txt", text), "--tokenizer", "zero.json")
+    assert numbers.out.split("\n")[1] == "0", numbers
+    back = snug("tokenizer", "decode", snug.write("numbers.txt", numbers.out), "--tokenizer", "zero.json")
+    assert back.out == text, back
+
+
 def test_wrong_inputs(snug):
     """What cannot be is an error that names the node and the parameter, and says what to do."""
     prepared(snug)
