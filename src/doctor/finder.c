@@ -17,12 +17,15 @@ struct state {
 };
 struct finder {
     struct state *states;
-    int n;
+    int n, cap;
 };
 
 static int state_new(struct finder *f)
 {
-    f->states = mem_resize(f->states, (size_t)(f->n + 1) * sizeof *f->states);
+    if (f->n == f->cap) {
+        f->cap = f->cap ? 2 * f->cap : 256;
+        f->states = mem_resize(f->states, (size_t)f->cap * sizeof *f->states);
+    }
     struct state *s = &f->states[f->n];
     for (int c = 0; c < LETTERS; c++)
         s->next[c] = -1;

@@ -197,12 +197,12 @@ static bool plain_number(const char *p, double *x)
     bool negative = *p == '-';
     const char *q = p + negative;
     if (strncmp(q, "nan", 3) == 0 && !isalpha((unsigned char)q[3])) {
-        *x = NAN;
+        *x = (double)NAN;
         return true;
     }
     if (strncmp(q, "inf", 3) == 0 &&
         (!isalpha((unsigned char)q[3]) || strncmp(q, "infinity", 8) == 0)) {
-        *x = INFINITY;
+        *x = (double)INFINITY;
         return true;
     }
     if (!isdigit((unsigned char)*q))

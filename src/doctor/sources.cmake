@@ -5,3 +5,4 @@ list(APPEND SOURCES
     amount.c finder.c message.c trace.c summary.c smi.c series.c text_line.c text.c
     evidence.c verdict.c report.c)
 list(APPEND TESTS text_test.c corpus_test.c)
+list(APPEND FUZZ text_fuzz.c)
