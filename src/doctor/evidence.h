@@ -81,6 +81,10 @@ struct evidence {
     char grows_at[160];                   /* frame that grows most */
     bool graph_retained;                  /* a forward pass's tensors outlive their step */
 
+    /* a document of our own run that ended out of memory */
+    bool own_run, own_budget, own_planned;
+    char own_message[512];
+
     /* in force already */
     bool expandable, max_split, async, half, checkpointing, batch_one, quantised, lora, sharded;
     bool no_grad, resumed, webui, vllm, notebook, windows, fraction, overflow;

@@ -307,6 +307,30 @@ static void read_warning(struct cursor *c, struct message *m)
     c->more = false;
 }
 
+/* "CUDA memory on cuda:0: 14.82 GiB held by live tensors, 15.44 GiB reserved by the caching
+ * allocator, 15.61 GiB peak this process, 15.99 GiB on the card.": the first figure is before. */
+static void read_node(struct cursor *c, struct message *m)
+{
+    const char *end = c->start - strlen(message_info_of(m->id)->anchor), *at = end;
+    struct amount peak;
+    while (at > c->text && at[-1] != ':' && end - at < 24)
+        at--;
+    struct cursor live = {c->text, c->start, at, false};
+    (void)size(&live, &m->allocated);
+    if (at - c->text > 6 && isdigit((unsigned char)at[-2])) {
+        const char *digit = at - 2;
+        while (digit > c->text && isdigit((unsigned char)digit[-1]))
+            digit--;
+        m->device = (int)strtol(digit, NULL, 10) & 0xFFFF;
+    }
+    if (lit(c, ",") && size(c, &m->reserved))
+        (void)lit(c, "reservedbythecachingallocator,");
+    if (size(c, &peak) && seek(c, ",", 24))
+        (void)size(c, &m->total);
+    m->era = ERA_NEW;
+    c->more = c->more && !amount_known(m->total);
+}
+
 /* ".../THCStorage.cu:58", or the file of page-locked host memory. */
 static void read_old(struct cursor *c, struct message *m)
 {

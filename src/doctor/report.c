@@ -199,7 +199,7 @@ static json_t *checks_json(const struct evidence *v, const struct verdict *d)
             json_string(
                 "print memory_allocated() at the same place of each iteration: it must come back "
                 "to one level"));
-    if (v->where == WHERE_CARD)
+    if (v->where == WHERE_CARD && !v->own_run)
         (void)json_array_append_new(
             a, json_string(
                    "less reserved after torch.cuda.empty_cache() proves nothing: it hands free "
@@ -240,15 +240,38 @@ static void put_verdict(json_t *o, const struct evidence *v, const struct verdic
     json_put(o, "checks", checks_json(v, d));
 }
 
-json_t *report_text_document(const struct text_facts *f)
+static void put_input(json_t *o, const char *form, const struct text_facts *f)
 {
-    struct evidence v;
-    struct verdict d;
-    evidence_from_text(f, SIZE_MAX, &v);
-    if (!verdict_of(&v, &d))
-        return NULL;
-    json_t *o = json_object(), *list = json_array(), *input = json_object();
-    put_verdict(o, &v, &d);
+    json_t *input = json_object();
+    json_put_str(input, "form", form);
+    if (f) {
+        json_put_i64(input, "lines", f->lines);
+        json_put_i64(input, "bytes", f->bytes);
+    }
+    json_put(o, "input", input);
+}
+
+/* An out-of-memory of one of our own runs, where nothing else is in the input. */
+static bool own_oom(const struct runs_reader *runs, struct evidence *v)
+{
+    for (int i = 0; runs && i < runs_count(runs); i++) {
+        const struct run_record *run = runs_at(runs, i);
+        if (!run->out_of_memory)
+            continue;
+        evidence_init(v);
+        v->own_run = true;
+        v->own_budget = strstr(run->message, "memory-gib") || strstr(run->message, "budget") ||
+                        strstr(run->message, "allowed");
+        v->own_planned = strstr(run->message, "plan") != NULL;
+        (void)snprintf(v->own_message, sizeof v->own_message, "%s", run->message);
+        return true;
+    }
+    return false;
+}
+
+static void put_tables(json_t *o, const struct text_facts *f)
+{
+    json_t *list = json_array();
     for (size_t i = 0; i < f->messages.n; i++)
         (void)json_array_append_new(list, message_json(f, i));
     json_put(o, "messages", list);
@@ -259,10 +282,42 @@ json_t *report_text_document(const struct text_facts *f)
     json_put(o, "summaries", list);
     if (f->smi.seen)
         json_put(o, "nvidia_smi", smi_json(&f->smi));
-    json_put_str(input, "form", "text");
-    json_put_i64(input, "lines", f->lines);
-    json_put_i64(input, "bytes", f->bytes);
-    json_put(o, "input", input);
+}
+
+json_t *report_text_document(const struct text_facts *f, const struct runs_reader *runs)
+{
+    struct evidence v;
+    struct verdict d;
+    json_t *symptoms = symptoms_json(f, runs);
+    evidence_from_text(f, SIZE_MAX, &v);
+    bool found =
+        (!v.has_message && own_oom(runs, &v)) || v.has_message || !runs || runs_count(runs) == 0;
+    found = found && verdict_of(&v, &d);
+    bool runs_seen = runs && runs_count(runs) > 0;
+    if (!found && !runs_seen && json_array_size(symptoms) == 0) {
+        json_decref(symptoms);
+        return NULL;
+    }
+    json_t *o = json_object();
+    if (found)
+        put_verdict(o, &v, &d);
+    else
+        json_put(o, "kind", json_null());
+    put_tables(o, f);
+    json_put(o, "symptoms", symptoms);
+    put_input(o, runs_seen ? "runs of snug" : "text", f);
+    if (runs_seen)
+        json_put_i64(o, "runs", runs_count(runs));
+    return o;
+}
+
+json_t *report_evidence_document(const struct evidence *v, const char *form)
+{
+    struct verdict d;
+    json_t *o = json_object();
+    (void)verdict_of(v, &d);
+    put_verdict(o, v, &d);
+    put_input(o, form, NULL);
     return o;
 }
 
@@ -347,7 +402,29 @@ static void show_list(const json_t *d, const char *key, const char *title, struc
     }
 }
 
-void report_text(const json_t *d, struct str *out)
+static void show_symptoms(const json_t *d, struct str *out)
+{
+    const json_t *list = json_object_get(d, "symptoms");
+    if (json_array_size(list))
+        str_printf(
+            out, "%sBeside memory\n", json_is_string(json_object_get(d, "kind")) ? "\n" : "");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *x = json_array_get(list, i), *rows = json_object_get(x, "curves");
+        str_printf(
+            out, "  %s: %s\n     try: %s\n", json_get_str(x, "symptom", ""),
+            json_get_str(x, "figures", ""), json_get_str(x, "advice", ""));
+        for (size_t k = 0; k < json_array_size(rows); k++) {
+            const char *key;
+            json_t *value, *row = json_array_get(rows, k);
+            str_add(out, "    ");
+            json_object_foreach(row, key, value)
+                str_printf(out, " %s %-10.5g", key, json_number_value(value));
+            str_add(out, "\n");
+        }
+    }
+}
+
+static void show_verdict(const json_t *d, struct str *out)
 {
     const json_t *also = json_object_get(d, "also");
     str_printf(
@@ -366,4 +443,13 @@ void report_text(const json_t *d, struct str *out)
     show_where(d, out);
     show_list(d, "remedies", "What to try, in this order", out);
     show_list(d, "checks", "How to see that it is fixed", out);
+}
+
+void report_text(const json_t *d, struct str *out)
+{
+    if (json_is_string(json_object_get(d, "kind")))
+        show_verdict(d, out);
+    else if (!json_array_size(json_object_get(d, "symptoms")))
+        str_add(out, "Nothing wrong: no out-of-memory, a finite loss, no falling scale.\n");
+    show_symptoms(d, out);
 }

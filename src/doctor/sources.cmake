@@ -3,6 +3,6 @@ set(TESTS snapshot_test.c)
 set(FUZZ snapshot_fuzz.c)
 list(APPEND SOURCES
     amount.c finder.c message.c trace.c summary.c smi.c series.c text_line.c text.c
-    evidence.c verdict.c report.c)
+    evidence.c evidence_snapshot.c verdict.c symptoms.c report.c doctor.c)
 list(APPEND TESTS text_test.c corpus_test.c)
 list(APPEND FUZZ text_fuzz.c)

@@ -126,7 +126,9 @@ static void take_document(struct run_record *run, const json_t *d)
     double x;
     run->done = true;
     run->peak_bytes = json_get_i64(d, "peak_bytes_measured", json_get_i64(d, "peak_bytes", -1));
-    copy_text(run->note, sizeof run->note, json_get_str(d, "precision_note", json_get_str(m, "precision_note", "")));
+    copy_text(
+        run->note, sizeof run->note,
+        json_get_str(d, "precision_note", json_get_str(m, "precision_note", "")));
     if (json_get_str(m, "precision", NULL))
         copy_text(run->precision, sizeof run->precision, json_get_str(m, "precision", ""));
     if (number(m, "images_per_s", &x) || number(m, "tokens_per_s", &x))
@@ -157,7 +159,8 @@ static void take_object(struct runs_reader *r)
         return;
     bool event = json_get_str(o, "event", NULL) != NULL;
     bool document = json_get_i64(o, "schema", 0) == 1 && json_get_str(o, "status", NULL) &&
-                    (json_object_get(o, "metrics") || json_object_get(o, "peak_bytes") || json_is_object(json_object_get(o, "error")));
+                    (json_object_get(o, "metrics") || json_object_get(o, "peak_bytes") ||
+                     json_is_object(json_object_get(o, "error")));
     struct run_record *run = event || document ? current(r) : NULL;
     if (run && event)
         take_event(run, o);
@@ -218,30 +221,49 @@ static bool fell(double most, double last)
     return most >= 64 && last <= 16 && last > 0;
 }
 
+/* The first series of a kind that was not finite; false when there is none. */
+static bool not_finite(const struct text_facts *f, enum series_kind kind, json_t *list)
+{
+    char text[256];
+    for (size_t i = 0; i < f->series.all.n; i++) {
+        const struct series *s = f->series.all.data[i];
+        if (s->kind != kind || !s->not_finite)
+            continue;
+        (void)snprintf(
+            text, sizeof text, "%s is not finite from line %lld on (%lld times)", s->label,
+            (long long)s->first_bad_line, (long long)s->not_finite);
+        (void)symptom(list, SYMPTOM_NOT_FINITE, s->first_bad_line, text);
+        return true;
+    }
+    return false;
+}
+
+static bool falling_scale(const struct text_facts *f, json_t *list)
+{
+    char text[256];
+    for (size_t i = 0; i < f->series.all.n; i++) {
+        const struct series *s = f->series.all.data[i];
+        if (s->kind != SERIES_SCALE || !fell(s->most, s->last))
+            continue;
+        (void)snprintf(
+            text, sizeof text, "the scale fell from %g to %g%s", s->most, s->last,
+            f->words[WORD_OVERFLOW] ? ", and updates are skipped" : "");
+        (void)symptom(list, SYMPTOM_FALLING_SCALE, s->last_line, text);
+        return true;
+    }
+    return false;
+}
+
 static void of_log(const struct text_facts *f, json_t *list)
 {
     char text[256];
-    bool loss = false, scale = false;
-    for (size_t i = 0; i < f->series.all.n; i++) {
-        const struct series *s = f->series.all.data[i];
-        if ((s->kind == SERIES_LOSS || s->kind == SERIES_NORM) && s->not_finite && !loss) {
-            (void)snprintf(
-                text, sizeof text, "%s is not finite from line %lld on (%lld times)", s->label,
-                (long long)s->first_bad_line, (long long)s->not_finite);
-            (void)symptom(list, SYMPTOM_NOT_FINITE, s->first_bad_line, text);
-            loss = true;
-        }
-        if (s->kind == SERIES_SCALE && fell(s->most, s->last) && !scale) {
-            (void)snprintf(
-                text, sizeof text, "the scale fell from %g to %g%s", s->most, s->last,
-                f->words[WORD_OVERFLOW] ? ", and updates are skipped" : "");
-            (void)symptom(list, SYMPTOM_FALLING_SCALE, s->last_line, text);
-            scale = true;
-        }
-    }
-    if (f->words[WORD_OVERFLOW] >= 8 && !scale) {
+    bool falls = falling_scale(f, list);
+    if (!not_finite(f, SERIES_LOSS, list) && !falls) /* a scaler meets infinite norms by design */
+        (void)not_finite(f, SERIES_NORM, list);
+    if (f->words[WORD_OVERFLOW] >= 8 && !falls) {
         (void)snprintf(
-            text, sizeof text, "%lld updates were skipped for infinite gradients", (long long)f->words[WORD_OVERFLOW]);
+            text, sizeof text, "%lld updates were skipped for infinite gradients",
+            (long long)f->words[WORD_OVERFLOW]);
         (void)symptom(list, SYMPTOM_FALLING_SCALE, f->word_line[WORD_OVERFLOW], text);
     }
 }
@@ -253,7 +275,8 @@ static void of_run(const struct run_record *run, json_t *list)
                 strstr(run->message, "non-finite");
     if (run->bad_losses || (run->failed && said)) {
         (void)snprintf(
-            text, sizeof text, "%s%s%s%s", run->message[0] ? run->message : "the loss is not finite",
+            text, sizeof text, "%s%s%s%s",
+            run->message[0] ? run->message : "the loss is not finite",
             run->node[0] ? " (node " : "", run->node, run->node[0] ? ")" : "");
         (void)symptom(list, SYMPTOM_NOT_FINITE, 0, text);
     }
@@ -299,8 +322,9 @@ static void of_pair(const struct run_record *full, const struct run_record *low,
     if (full->peak_bytes > 0 && low->peak_bytes > 0 && !low->note[0] &&
         (double)low->peak_bytes > 0.85 * (double)full->peak_bytes) {
         (void)snprintf(
-            text, sizeof text, "peak %s in fp32, %s in %s", bytes_text(full->peak_bytes, a, sizeof a),
-            bytes_text(low->peak_bytes, b, sizeof b), low->precision);
+            text, sizeof text, "peak %s in fp32, %s in %s",
+            bytes_text(full->peak_bytes, a, sizeof a), bytes_text(low->peak_bytes, b, sizeof b),
+            low->precision);
         (void)symptom(list, SYMPTOM_NO_SAVING, 0, text);
     }
     if (full->per_second > 0 && low->per_second > 0 && low->per_second < 0.95 * full->per_second) {

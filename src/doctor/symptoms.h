@@ -1,8 +1,8 @@
-/* symptoms.h - trouble beside an out-of-memory: a loss that is not finite, a scale that falls, mixed
- * precision that saves nothing, is slower or converges worse (requirement T9).
+/* symptoms.h - trouble beside an out-of-memory: a loss that is not finite, a scale that falls,
+ * mixed precision that saves nothing, is slower or converges worse (requirement T9).
  *
- * Read from logs (series of loss and scale) and from what `snug run --json` writes: result documents
- * and event lines, several in one input (one run in fp32 and one in bf16 are compared).
+ * Read from logs (series of loss and scale) and from what `snug run --json` writes: result
+ * documents and event lines, several in one input (one run in fp32 and one in bf16 are compared).
  */
 #ifndef DOCTOR_SYMPTOMS_H
 #define DOCTOR_SYMPTOMS_H
@@ -22,14 +22,14 @@ enum { RUNS_MAX = 8, RUN_LOSSES = 512 };
 
 /* What one run wrote. */
 struct run_record {
-    char precision[8]; /* "" unknown */
-    char note[512];    /* precision_note */
+    char precision[8];  /* "" unknown */
+    char note[512];     /* precision_note */
     int64_t peak_bytes; /* -1 unknown */
     double per_second;  /* images or tokens; 0 unknown */
     int64_t skipped_steps;
     double scale, scale_first, scale_most; /* 0 unknown */
     int n_losses;
-    double losses[RUN_LOSSES];       /* of batches, else of epochs */
+    double losses[RUN_LOSSES]; /* of batches, else of epochs */
     int64_t bad_losses;
     bool out_of_memory, failed;
     char message[512], node[128];

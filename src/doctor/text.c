@@ -135,10 +135,23 @@ static bool same_figures(const struct message *a, const struct message *b)
            a->device == b->device;
 }
 
+/* A shortened message gains what its echo prints. */
+static void fill_in(struct amount *a, struct amount more)
+{
+    if (!amount_known(*a))
+        *a = more;
+}
+
 /* The same event once more: its traceback counts where the first had none. */
 static void echo(struct text_message *kept, const struct text_message *again)
 {
     kept->repeats++;
+    fill_in(&kept->m.allocated, again->m.allocated);
+    fill_in(&kept->m.reserved, again->m.reserved);
+    fill_in(&kept->m.total, again->m.total);
+    fill_in(&kept->m.free, again->m.free);
+    if (kept->m.device < 0)
+        kept->m.device = again->m.device;
     if (kept->has_trace || !again->has_trace)
         return;
     kept->has_trace = true;
@@ -163,7 +176,7 @@ static bool merged(struct text_facts *f, const struct text_message *m)
             echo(old, m);
             return true;
         }
-        if (!near || !kind || (strength >= 2 && was >= 2))
+        if (!near || !kind || (strength == was && strength >= 2))
             continue;
         if (strength > was) {
             int64_t line = old->line;

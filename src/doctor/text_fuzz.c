@@ -1,5 +1,5 @@
-/* text_fuzz.c - any bytes as a text for the doctor, fed whole and in pieces: the facts are the same,
- * figures are in order, and a verdict or none comes out. */
+/* text_fuzz.c - any bytes as a text for the doctor, fed whole and in pieces: the facts are the
+ * same, figures are in order, and a verdict or none comes out. */
 #include "doctor/report.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -21,7 +21,7 @@ static void check(const struct text_facts *f)
         ASSERT(m->id < MESSAGE_COUNT && m->n_processes <= MESSAGE_PROCESSES);
         ASSERT(f->messages.data[i].line >= 1 && f->messages.data[i].line <= f->lines);
     }
-    json_t *d = report_text_document(f);
+    json_t *d = report_text_document(f, NULL);
     if (d) {
         struct str out;
         str_init(&out);

@@ -269,10 +269,10 @@ static const struct {
     {                                                                                              \
 #field, offsetof(struct evidence, field)                                                   \
     }
-    A(request),        A(total),       A(free),     A(allowed),   A(allocated),
-    A(reserved),       A(slack),       A(gap),      A(other),     A(own),
-    A(peak),           A(flat_level),  A(smi_used), A(smi_total), A(smi_largest),
-    A(inactive_split), A(series_slack)
+    A(request),        A(total),        A(free),     A(allowed),     A(allocated),
+    A(reserved),       A(slack),        A(gap),      A(other),       A(own),
+    A(peak),           A(flat_level),   A(smi_used), A(smi_total),   A(smi_largest),
+    A(inactive_split), A(series_slack), A(free_sum), A(largest_free)
 #undef A
 };
 
@@ -297,6 +297,8 @@ static void put_name(const struct evidence *v, const char *name, size_t n, struc
         put_code(v, out);
     else if (n == 5 && strncmp(name, "about", n) == 0)
         str_add(out, message_info_of(v->id)->about);
+    else if (n == 11 && strncmp(name, "own_message", n) == 0)
+        str_add(out, v->own_message);
     else if (n == 9 && strncmp(name, "smi_count", n) == 0)
         str_printf(out, "%d", v->smi_processes);
     else if (n == 8 && strncmp(name, "smi_name", n) == 0)
