@@ -1,4 +1,4 @@
-set(SOURCES snapshot.c snapshot_input.c snapshot_build.c snapshot_rows.c snapshot_pickle.c snapshot_json.c snapshot_finish.c snapshot_lives.c snapshot_check.c snapshot_read.c)
+set(SOURCES snapshot.c snapshot_input.c snapshot_build.c snapshot_rows.c snapshot_pickle.c snapshot_json.c snapshot_finish.c snapshot_lives.c snapshot_check.c snapshot_read.c replay_conf.c replay_start.c replay_ranges.c replay_exact.c replay_run.c)
 set(TESTS snapshot_test.c)
 set(FUZZ snapshot_fuzz.c)
 list(APPEND SOURCES
