@@ -556,23 +556,23 @@ static struct mem_pool_conf oracle_conf(const struct mem_pool_conf *conf)
     return c;
 }
 
-/* Reservations that were full had 9/8 of the card, as far as is known. */
-static int64_t total_of(const struct replay_start *start)
+/* What the card is taken to have: 9/8 of it is the reach of a reservation, which counts where one
+ * comes to its end. Those that were full tell it; else it is a guess. */
+static int64_t total_of(const struct replay_start *start, int64_t guess)
 {
-    int64_t full = start->full_bytes / 9 * 8;
-    if (start->full_bytes > 0)
-        return full;
-    return start->span_bytes > TOTAL_BYTES ? start->span_bytes : TOTAL_BYTES;
+    int64_t most = start->full_bytes > start->span_bytes ? start->full_bytes : start->span_bytes;
+    int64_t least = most / 9 * 8 + 8;
+    return guess < least ? least : guess;
 }
 
 static enum status
 run(struct play *p, const struct mem_pool_conf *conf, const struct replay_start *start,
-    struct err *e)
+    int64_t guess, struct err *e)
 {
     struct mem_block **handles =
         mem_alloc((start->layout.blocks_n + 1) * sizeof(struct mem_block *));
     enum status st;
-    p->total_bytes = p->device_free_bytes = total_of(start);
+    p->total_bytes = p->device_free_bytes = total_of(start, guess);
     p->pool = mem_pool_open(&p->source, &(struct mem_pool_options){.conf = conf});
     TRY_OUT(set_up(p, start, handles, e));
     mem_pool_listen(p->pool, on_event, p);
@@ -588,29 +588,47 @@ out:
     return st;
 }
 
-/* One attempt; `heads` says how often heads_are_new mattered. */
 static enum status attempt(
-    const struct snapshot *s, int device, const struct mem_pool_conf *conf, bool heads_are_new,
-    struct replay_exact *out, uint32_t *heads, struct err *e)
+    const struct snapshot *s, int device, const struct mem_pool_conf *conf,
+    const struct replay_guess *guess, struct replay_exact *out, struct replay_start *start,
+    struct err *e)
 {
     struct play p = {.s = s, .d = &s->devices[device], .device = device, .out = out};
     struct mem_pool_conf c = oracle_conf(conf);
-    struct replay_start start;
     *out = (struct replay_exact){.peak_event = SNAP_NONE, .oom_event = SNAP_NONE};
     oracle_init(&p);
     p.handles = mem_alloc(((size_t)p.d->lives_n + 1) * sizeof(struct mem_block *));
     p.done = mem_alloc((size_t)p.d->lives_n + 1);
     p.pools = replay_pools(s, device);
-    enum status st = replay_start_make(s, device, &c, heads_are_new, &start, e);
-    *heads = start.heads_n;
+    enum status st = replay_start_make(s, device, &c, guess, start, e);
     if (st == ST_OK)
-        st = run(&p, &c, &start, e);
-    replay_start_release(&start);
+        st = run(&p, &c, start, guess->total_bytes, e);
     vec_release(&p.window);
     mem_free(p.handles);
     mem_free(p.done);
     mem_free(p.pools);
     return st;
+}
+
+static int64_t segment_change(const struct snap_event *v)
+{
+    return v->action == SNAP_SEGMENT_ALLOC || v->action == SNAP_SEGMENT_MAP    ? v->size
+           : v->action == SNAP_SEGMENT_FREE || v->action == SNAP_SEGMENT_UNMAP ? -v->size
+                                                                               : 0;
+}
+
+/* The least that the card has: free and reserved bytes when a request failed. 0: none did. */
+static int64_t total_at_oom(const struct snapshot *s, const struct snap_device *d)
+{
+    int64_t reserved = d->reserved_bytes, most = 0;
+    for (uint32_t i = d->events_first + d->events_n; i-- > d->events_first;) {
+        const struct snap_event *v = &s->events[i];
+        reserved -= segment_change(v);
+        if (v->action == SNAP_OOM && v->addr < (uint64_t)1 << 50 &&
+            reserved + (int64_t)v->addr > most)
+            most = reserved + (int64_t)v->addr;
+    }
+    return most;
 }
 
 static uint32_t wrongs(const struct replay_exact *x)
@@ -619,24 +637,59 @@ static uint32_t wrongs(const struct replay_exact *x)
            x->blocks_wrong_n;
 }
 
+enum { GUESSES_MAX = 24, GUESSED_EVENTS_MAX = 4000000 };
+
+/* The least the card can have, then nothing in the way, then the sizes that cards have. */
+static int list_guesses(const struct snapshot *s, const struct snap_device *d, int64_t *out)
+{
+    static const double gib[] = {7.8,   10.8, 11.8, 14.6, 15.8, 19.6, 22.2,  23.7,
+                                 31.75, 39.4, 44.5, 47.5, 79.2, 94.5, 139.8, 178};
+    int64_t least = total_at_oom(s, d);
+    int n = 0;
+    if (least > 0)
+        out[n++] = least;
+    out[n++] = TOTAL_BYTES;
+    out[n++] = 0;
+    if (least > 0)
+        out[n++] = least + ((int64_t)1 << 29);
+    for (size_t i = 0; i < sizeof gib / sizeof *gib; i++)
+        if ((int64_t)(gib[i] * 1073741824.0) > least)
+            out[n++] = (int64_t)(gib[i] * 1073741824.0);
+    return n;
+}
+
 enum status replay_exact(
     const struct snapshot *s, int device, const struct mem_pool_conf *conf,
     struct replay_exact *out, struct err *e)
 {
-    uint32_t heads = 0;
-    struct replay_exact other;
-    struct err other_e;
+    struct replay_exact x;
+    struct err xe;
+    int64_t totals[GUESSES_MAX];
+    enum status st = ST_INVALID;
     if (device < 0 || device >= s->devices_n)
         return err_set(
             e, ST_INVALID, "the snapshot has no device %d: it has %d", device, s->devices_n);
-    enum status st = attempt(s, device, conf, true, out, &heads, e);
-    if (heads == 0 || (st == ST_OK && wrongs(out) == 0))
-        return st;
-    enum status again = attempt(s, device, conf, false, &other, &heads, &other_e);
-    if (again != ST_OK || (st == ST_OK && wrongs(&other) >= wrongs(out)))
-        return st;
-    *out = other;
-    return ST_OK;
+    const struct snap_device *d = &s->devices[device];
+    int n = list_guesses(s, d, totals);
+    int64_t events_n = 0;
+    for (int i = 0; i < 2 * n; i++) {
+        struct replay_guess guess = {.heads_are_new = i % 2 == 0, .total_bytes = totals[i / 2]};
+        struct replay_start start;
+        enum status now = attempt(s, device, conf, &guess, &x, &start, &xe);
+        if (i == 0 || (now == ST_OK && (st != ST_OK || wrongs(&x) < wrongs(out)))) {
+            *out = x;
+            st = now;
+        }
+        if (i == 0 && now != ST_OK && e)
+            *e = xe;
+        events_n += d->events_n;
+        i += start.heads_n == 0; /* the other answer is the same */
+        replay_start_release(&start);
+        bool expands = d->actions_n[SNAP_SEGMENT_MAP] > 0 || conf->expandable_segments;
+        if ((st == ST_OK && wrongs(out) == 0) || !expands || events_n > GUESSED_EVENTS_MAX)
+            break;
+    }
+    return st;
 }
 
 int64_t replay_oom_capacity(const struct replay_exact *x)

@@ -5,6 +5,13 @@
 #include "doctor/replay.h"
 #include "mem/pool/pool.h"
 
+/* What is not in the file and matters where reservations of expandable segments come to their end.
+ */
+struct replay_guess {
+    bool heads_are_new;  /* replay_set_ranges */
+    int64_t total_bytes; /* of the card; 0: full reservations end where their last page does */
+};
+
 /* The state before the first event of a device, fit for mem_pool_load. */
 struct replay_start {
     struct mem_pool_snapshot layout;
@@ -15,8 +22,8 @@ struct replay_start {
     int64_t full_bytes; /* the same of those that were full; 0: none was */
 };
 enum status replay_start_make(
-    const struct snapshot *s, int device, const struct mem_pool_conf *conf, bool heads_are_new,
-    struct replay_start *out, struct err *e) NODISCARD;
+    const struct snapshot *s, int device, const struct mem_pool_conf *conf,
+    const struct replay_guess *guess, struct replay_start *out, struct err *e) NODISCARD;
 void replay_start_release(struct replay_start *x);
 
 /* The segment of the end that an address lies in, or NULL. */

@@ -18,13 +18,16 @@ struct range {
 struct ranges {
     struct work *w;
     VEC(struct range) all;
-    bool heads_are_new;
+    const struct replay_guess *guess;
+    bool beginning; /* the ranges of the start are listed */
 };
 
 uint16_t replay_event_pool(const struct work *w, const struct snap_event *v)
 {
     if (v->pool != SNAP_POOL_UNKNOWN)
         return v->pool;
+    if (v->action == SNAP_SEGMENT_FREE)
+        return 0; /* a segment of the end at its address is a later one */
     const struct snap_segment *g = replay_segment_at(w->s, w->device, v->addr);
     return g ? g->pool : 0;
 }
@@ -60,13 +63,23 @@ static bool same_kind(const struct range *r, const struct place *x)
 
 static uint32_t add_range(struct ranges *q, const struct place *x, uint64_t addr)
 {
-    for (size_t i = 0; i < q->all.n; i++)
-        if (same_kind(&q->all.data[i], x) && q->all.data[i].pages_n > 0)
-            q->all.data[i].full = true;
+    bool beside = false;
+    for (size_t i = 0; i < q->all.n; i++) {
+        struct range *r = &q->all.data[i];
+        bool lives = same_kind(r, x) && r->pages_n > 0;
+        r->full = r->full || lives;
+        beside = beside || (lives && r->start);
+    }
+    /* Of two that are there at the start it is not known which came first. */
     vec_push(
-        &q->all,
-        ((struct range){
-            .low = addr, .high = addr, .stream = x->stream, .pool = x->pool, .large = x->large}));
+        &q->all, ((struct range){
+                     .low = addr,
+                     .high = addr,
+                     .stream = x->stream,
+                     .pool = x->pool,
+                     .large = x->large,
+                     .start = q->beginning,
+                     .full = q->beginning && beside}));
     return (uint32_t)q->all.n - 1;
 }
 
@@ -98,7 +111,6 @@ static void begin(struct ranges *q)
         bool joins = before && before->expandable && before->large == g->large &&
                      before->stream == g->stream && before->pool == g->pool;
         uint32_t range = joins ? (uint32_t)q->all.n - 1 : add_range(q, g, g->addr);
-        q->all.data[range].start = true;
         set_pages(q, range, *g, g->addr, g->size);
         w->segments[i].range = range;
     }
@@ -120,7 +132,7 @@ static uint32_t range_of_head(struct ranges *q, const struct place *x)
     if (above == SNAP_NONE)
         return add_range(q, x, x->addr);
     q->w->out->heads_n++;
-    return q->heads_are_new ? add_range(q, x, x->addr) : above;
+    return q->guess->heads_are_new ? add_range(q, x, x->addr) : above;
 }
 
 static void on_map(struct ranges *q, const struct snap_event *v)
@@ -148,34 +160,51 @@ static void on_unmap(struct ranges *q, const struct snap_event *v)
     }
 }
 
-/* A reservation that was full reached as far as its pages; any other further than is known. */
+/* How far a reservation reaches: 9/8 of the card, but not into the next of its kind; or, where the
+ * card is not guessed, as far as its pages. 0: the pool decides. */
+static int64_t reach_of(const struct ranges *q, const struct range *r)
+{
+    int64_t page = r->large ? q->w->conf->large_segment_bytes : SMALL_SEGMENT_BYTES;
+    int64_t pages = (int64_t)(r->high - r->low), total = q->guess->total_bytes;
+    if (!r->full)
+        return 0;
+    int64_t reach = total ? total + total / 8 : pages;
+    for (size_t i = 0; i < q->all.n; i++) {
+        const struct range *next = &q->all.data[i];
+        struct place like = {.large = r->large, .stream = r->stream, .pool = r->pool};
+        if (same_kind(next, &like) && next->low > r->low && (int64_t)(next->low - r->low) < reach)
+            reach = (int64_t)(next->low - r->low);
+    }
+    return (reach > pages ? reach : pages) / page * page;
+}
+
 static void set_layout(struct ranges *q)
 {
     struct work *w = q->w;
     struct mem_pool_snapshot *l = &w->out->layout;
     for (size_t i = 0; i < l->segments_n; i++) {
-        struct mem_segment_info *g = &l->segments[i];
-        if (!g->expandable)
-            continue;
         const struct range *r = &q->all.data[w->segments[i].range];
-        int64_t reach = (int64_t)(r->high - r->low);
-        g->reserved_addr = r->low;
-        if (r->full)
-            g->reserved_bytes = reach;
-        if (reach > w->out->span_bytes)
-            w->out->span_bytes = reach;
+        if (!l->segments[i].expandable)
+            continue;
+        l->segments[i].reserved_addr = r->low;
+        l->segments[i].reserved_bytes = reach_of(q, r);
     }
     for (size_t i = 0; i < q->all.n; i++) {
         const struct range *r = &q->all.data[i];
-        if (r->full && (int64_t)(r->high - r->low) > w->out->full_bytes)
-            w->out->full_bytes = (int64_t)(r->high - r->low);
+        int64_t pages = (int64_t)(r->high - r->low);
+        if (pages > w->out->span_bytes)
+            w->out->span_bytes = pages;
+        if (r->full && pages > w->out->full_bytes)
+            w->out->full_bytes = pages;
     }
 }
 
-void replay_set_ranges(struct work *w, bool heads_are_new)
+void replay_set_ranges(struct work *w, const struct replay_guess *guess)
 {
-    struct ranges q = {.w = w, .heads_are_new = heads_are_new};
+    struct ranges q = {.w = w, .guess = guess};
+    q.beginning = true;
     begin(&q);
+    q.beginning = false;
     for (uint32_t i = w->d->events_first; i < w->d->events_first + w->d->events_n; i++) {
         const struct snap_event *v = &w->s->events[i];
         if (v->action == SNAP_SEGMENT_MAP)

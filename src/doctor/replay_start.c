@@ -330,8 +330,8 @@ static void make_layout(struct work *w)
 }
 
 enum status replay_start_make(
-    const struct snapshot *s, int device, const struct mem_pool_conf *conf, bool heads_are_new,
-    struct replay_start *out, struct err *e)
+    const struct snapshot *s, int device, const struct mem_pool_conf *conf,
+    const struct replay_guess *guess, struct replay_start *out, struct err *e)
 {
     struct work w = {.s = s, .d = &s->devices[device], .conf = conf, .out = out, .device = device};
     enum status st;
@@ -344,7 +344,7 @@ enum status replay_start_make(
     list_lives(&w);
     settle_sizes(&w);
     make_layout(&w);
-    replay_set_ranges(&w, heads_are_new);
+    replay_set_ranges(&w, guess);
 out:
     mem_free(w.places.slots);
     mem_free(w.groups_large);

@@ -55,6 +55,6 @@ void replay_tell_sizes(struct work *w);
  * from the start. A map begins behind a mapped page, or at the beginning of a reservation; whether
  * that is a new one, or one whose first pages were given back, is the question `heads_are_new`
  * answers. */
-void replay_set_ranges(struct work *w, bool heads_are_new);
+void replay_set_ranges(struct work *w, const struct replay_guess *guess);
 
 #endif
