@@ -47,7 +47,7 @@ struct args {
     const char *argument[ARGS_MAX];
     int n_arguments;
     struct option_value option[OPTION_COUNT];
-    VEC(const char *) sets; /* --set */
+    VEC(const char *) sets; /* of the LIST option: --set, replay: --alloc-conf */
 };
 
 /* Whether --json is given, before anything else is known of the line. */

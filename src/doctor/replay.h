@@ -109,4 +109,26 @@ enum status replay_ask(
 /* What the allocator could reserve when a request failed: free plus reserved. 0: none failed. */
 int64_t replay_oom_capacity(const struct replay_exact *x);
 
+/* ---- Several settings beside each other ---- */
+
+struct replay_row {
+    char text[512];    /* as given; "" is PyTorch's defaults */
+    const char *about; /* of replay_settings.def, or NULL */
+    bool recorded;     /* the settings of the recording */
+    struct mem_pool_conf conf;
+    struct replay_outcome outcome;
+};
+/* The settings of replay_settings.def, without those that equal `recorded`. Returns how many. */
+enum { REPLAY_SETTINGS_MAX = 16 };
+int replay_settings(const struct mem_pool_conf *recorded, struct replay_row *out);
+/* How much work for each setting: fewer orders and steps where the trace is long. */
+struct replay_question
+replay_question_for(const struct snapshot *s, int device, int64_t capacity_bytes);
+
+/* A setting is better if it passes where the first row runs out of memory, or if its smallest
+ * capacity is lower by REPLAY_MARGIN_PERCENT of the first row's, and by REPLAY_MARGIN_BYTES. The
+ * best of them, or -1 when none is. All rows were asked to bisect. */
+enum { REPLAY_MARGIN_PERCENT = 2, REPLAY_MARGIN_BYTES = 64 << 20 };
+int replay_recommend(const struct replay_row *rows, int n);
+
 #endif
