@@ -6,8 +6,7 @@
 #include "base/str.h"
 #include "test.h"
 
-#include <dirent.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MIB ((int64_t)1 << 20)
