@@ -267,22 +267,48 @@ static void give_pages_from(struct exec *x, int64_t start)
     }
 }
 
+static void end_dynamic(struct exec *x, struct exec_program *program, int i)
+{
+    const struct exec_storages *s = &program->storages;
+    bool last = i + 1 >= (int)program->ir->ops.n;
+    for (size_t k = 0; k < s->n; k++) {
+        bool ends = i < 0 || (s->buffers[k].last == i && !last);
+        if (!ends || !program->blocks[k])
+            continue;
+        mem_pool_give(x->pool, program->blocks[k]);
+        program->blocks[k] = NULL;
+        program->data[k] = NULL;
+    }
+}
+
+/* Gives back what an earlier run left for the host to read. */
+static void drop_outputs(struct exec *x, int except)
+{
+    for (int k = 0; k < x->n_programs; k++)
+        if (k != except)
+            end_dynamic(x, &x->programs[k], -1);
+}
+
 void exec_trim(struct exec *x)
 {
     give_pages_from(x, x->plan.persistent_bytes);
-    if (x->pool)
-        mem_pool_trim(x->pool);
+    if (!x->pool)
+        return;
+    drop_outputs(x, -1);
+    mem_pool_trim(x->pool);
 }
 
 /* Dynamic mode: the variables' blocks. */
 static void give_vars(struct exec *x)
 {
-    for (size_t i = 0; x->pool && i < x->plan.persistent_n; i++) {
+    if (!x->pool)
+        return;
+    for (size_t i = 0; i < x->plan.persistent_n; i++) {
         mem_pool_give(x->pool, x->var_blocks[i]);
         x->var_blocks[i] = NULL;
     }
-    if (x->pool)
-        mem_pool_trim(x->pool);
+    drop_outputs(x, -1);
+    mem_pool_trim(x->pool);
 }
 
 void exec_empty(struct exec *x)
@@ -476,28 +502,6 @@ static enum status begin_dynamic(struct exec *x, struct exec_program *program, i
     if (op)
         point_call(x, program, &program->calls[i]);
     return ST_OK;
-}
-
-static void end_dynamic(struct exec *x, struct exec_program *program, int i)
-{
-    const struct exec_storages *s = &program->storages;
-    bool last = i + 1 >= (int)program->ir->ops.n;
-    for (size_t k = 0; k < s->n; k++) {
-        bool ends = i < 0 || (s->buffers[k].last == i && !last);
-        if (!ends || !program->blocks[k])
-            continue;
-        mem_pool_give(x->pool, program->blocks[k]);
-        program->blocks[k] = NULL;
-        program->data[k] = NULL;
-    }
-}
-
-/* Gives back what an earlier run left for the host to read. */
-static void drop_outputs(struct exec *x, int except)
-{
-    for (int k = 0; k < x->n_programs; k++)
-        if (k != except)
-            end_dynamic(x, &x->programs[k], -1);
 }
 
 static struct exec_program *program_at(struct exec *x, int index)

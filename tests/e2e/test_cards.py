@@ -341,6 +341,7 @@ def test_second_loop_over_one_model(snug):
     """The weights wait on the host while the second loop takes the card: never both loops' memory at once."""
     need_fashion()
     g = small(model=BIG)
+    single = snug.write("one.json", g)
     again = [n for n in small(model=BIG)["nodes"] if n["id"] == "train"]
     again[0]["id"] = "more"
     g["nodes"] += again
@@ -355,6 +356,8 @@ def test_second_loop_over_one_model(snug):
         assert d["peak_bytes_planned"] == cpu["peak_bytes_planned"], (storage, d)
         if storage == "planned":
             assert d["held_bytes_peak"] == d["peak_bytes_planned"] == d["peak_bytes_measured"], d
+        one = snug.json("run", single, "--device", "cuda:0", "--memory", storage, env=cards(TWO)).doc
+        assert d["held_bytes_peak"] == device(one, "cuda:0")["held_bytes_peak"], (storage, d, one["devices"])
     need = cpu["peak_bytes_planned"]
     assert snug.json("run", graph, "--memory-gib", need / GIB).rc == 0
 
