@@ -4,7 +4,8 @@ set(FUZZ plan_problem_fuzz.c sim_spec_fuzz.c)
 # The caching allocator, and the device that is only numbers.
 list(APPEND SOURCES virtual.c pool/open.c pool/alloc.c pool/core.c pool/size.c pool/handle.c pool/segment.c pool/expandable.c pool/block_set.c
     pool/events.c pool/private.c pool/stats.c pool/summary.c pool/event.c pool/oom.c pool/snapshot.c pool/check.c pool/conf.c)
-list(APPEND TESTS pool/pool_test.c pool/pool_support.c pool/rules_test.c pool/expand_test.c)
+list(APPEND TESTS pool/pool_test.c pool/pool_support.c pool/rules_test.c pool/expand_test.c pool/conf_test.c)
+list(APPEND FUZZ pool/alloc_conf_fuzz.c)
 # The same rules once more, slowly: what random calls are compared with.
 list(APPEND TESTS pool/model.c pool/model_test.c pool/thread_test.c)
 list(APPEND SOURCES history.c history_write.c doc_out.c)
