@@ -214,7 +214,9 @@ static enum status map_planned(struct exec *x, struct err *e)
 
 static enum status map_dynamic(struct exec *x, struct err *e)
 {
-    x->pool = mem_pool_new(x->source);
+    struct mem_pool_conf conf;
+    TRY(mem_pool_conf_env(&conf, NULL, e));
+    x->pool = mem_pool_open(x->source, &(struct mem_pool_options){.conf = &conf});
     for (size_t i = 0; i < x->plan.persistent_n; i++) {
         const struct ir_var *v = &x->vars->list.data[i];
         struct mem_tag tag = {.what = category_name(v->category), .node = v->name};
