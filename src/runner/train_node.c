@@ -231,8 +231,12 @@ static enum status parts_of(
     parts->loss = f.loss;
     *val = NULL;
     if (flow_has(r, node, "val_dataloader", &f) && f.kind == FLOW_LOADER) {
-        *val = f.loader;
-        parts->val = &f.loader->plan;
+        struct flow_loader *l = f.loader;
+        /* Validation inside an epoch must not move the place in it. */
+        if (l == *train)
+            TRY(flow_loader_make(r, l->data, l->node_id, &l->options, &l, e));
+        *val = l;
+        parts->val = &l->plan;
         parts->val_batch = f.loader->options.batch_size;
     }
     if (flow_has(r, node, "lr_scheduler", &f) && f.kind == FLOW_SCHEDULE)

@@ -97,6 +97,7 @@ static enum status fill_inputs(struct train *t, int index, int64_t *count, struc
 {
     void *target = input(t, index, "target");
     TRY(loader_next(t->train_loader, input(t, index, "input"), target, count, e));
+    ASSERT(*count > 0); /* nobody else reads from the loader of an open epoch */
     int64_t *rng = input(t, index, "rng");
     if (rng) {
         rng[0] = (int64_t)t->c.seed;

@@ -47,6 +47,26 @@ def test_validation_is_planned_when_it_happens(snug):
     assert peaks[3, 0] == peaks[3, 4] < peaks[3, 3] == peaks[0, 0], peaks
 
 
+# ids: A4
+def test_one_loader_for_training_and_validation(snug):
+    """Validation inside an epoch reads its own copy: the run is the one of two loaders with the same samples."""
+    harness.need_fashion()
+    losses = {}
+    for name, source in (("one", "loader"), ("two", "val")):
+        graph = harness.training_graph(validate=True, loader__batch_size=500, loader__shuffle=False, val__batch_size=500,
+                                       train__max_steps=0, train__val_every_steps=25)
+        graph["nodes"] = [n for n in graph["nodes"] if n["id"] not in (("test", "val") if name == "one" else ("test",))]
+        graph["edges"] = [e for e in graph["edges"] if "test" not in (e["source"], e["target"]) and e["source"] != "val"]
+        if name == "two":
+            graph["edges"].append({"id": "v", "source": "data", "sourceHandle": "dataset", "target": "val", "targetHandle": "dataset"})
+        graph["edges"].append({"id": "w", "source": source, "sourceHandle": "dataloader", "target": "train",
+                               "targetHandle": "val_dataloader"})
+        done = snug.json("run", snug.write(name + ".json", graph))
+        assert done.rc == 0, done
+        losses[name] = (done.doc["metrics"]["losses"], done.doc["metrics"]["val_losses"])
+    assert losses["one"] == losses["two"], losses
+
+
 # ids: P2 A9
 def test_predicted_peak_is_the_measured_one(snug):
     harness.need_fashion()
