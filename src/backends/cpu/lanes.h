@@ -53,6 +53,8 @@ struct lanes_sum {
     double (*sum)(const float *x, int n);
     double (*sum_squares)(
         const float *x, float scale, float scale2, int n); /* of (x scale) scale2 */
+    /* The same of four blocks that follow each other; n a multiple of 8. */
+    void (*four_squares)(const float *x, float scale, float scale2, int n, double sums[4]);
     double (*dot)(const float *x, const float *y, int n);
     float (*max)(const float *x, int n); /* NaN when there is one; -inf for n = 0 */
     bool (*finite)(const float *x, int n);

@@ -37,13 +37,25 @@ static struct nd in_memory_order(const struct tensor *t)
     return v;
 }
 
-/* Sum of ((x scale) scale2)^2 of piece p; *finite becomes false when an element is not. */
+/* Sum of ((x scale) scale2)^2 of piece p; *finite becomes false when an element is not. Where the
+ * sum, in double, is finite, so is every element. */
 static double piece_squares(const struct nd *v, int64_t p, const float scale[2], bool *finite)
 {
     float buf[ND_BLOCK];
     int64_t count = nd_count(v), end = (p + 1) * ND_PIECE < count ? (p + 1) * ND_PIECE : count;
+    int64_t i = p * ND_PIECE;
     double s = 0;
-    for (int64_t i = p * ND_PIECE; i < end; i += ND_BLOCK) {
+    for (bool flat = v->dtype == DT_F32 && nd_flat(v); flat && i + 4 * ND_BLOCK <= end;) {
+        double sums[4];
+        const float *x = (const float *)(const void *)v->data + i;
+        lanes_sum()->four_squares(x, scale[0], scale[1], ND_BLOCK, sums);
+        for (int b = 0; b < 4; b++, x += ND_BLOCK, i += ND_BLOCK) {
+            s += sums[b];
+            if (!isfinite(sums[b]))
+                *finite = *finite && lanes_sum()->finite(x, ND_BLOCK);
+        }
+    }
+    for (; i < end; i += ND_BLOCK) {
         int n = end - i < ND_BLOCK ? (int)(end - i) : ND_BLOCK;
         const float *x = nd_read(v, i, n, buf);
         s += lanes_sum()->sum_squares(x, scale[0], scale[1], n);

@@ -59,6 +59,35 @@ TEST(k_grad_check, "A3 P7 case-T20: the norm does not overflow, and what is not 
     CHECK(ctl[0] == 1.0 / 1024 && ctl[1] == 1 && ctl[3] == 2);
 }
 
+TEST(
+    k_grad_check_large,
+    "P7: of many elements, wherever the bad one lies; the sum is that of any order")
+{
+    enum { N = 5003 };
+    static const int places[] = {-1, 0, 1500, 4095, 4096, 5002};
+    static const double bad[] = {(double)INFINITY, (double)NAN};
+    for (int p = 0; p < 12; p++) {
+        struct kt k;
+        kt_init(&k, OP_GRAD_CHECK, 1);
+        kt_in(&k, DT_F32, LAYOUT_ROW, shape_scalar());
+        kt_put(&k.in[0], 0, p % 3 + 1);
+        kt_in(&k, DT_F32, LAYOUT_ROW, SHAPE(N));
+        double squares = 0;
+        for (int i = 0; i < N; i++) {
+            kt_put(&k.in[1], i, i % 101 - 50);
+            squares += (i % 101 - 50.0) * (i % 101 - 50.0);
+        }
+        if (places[p / 2] >= 0)
+            kt_put(&k.in[1], places[p / 2], bad[p % 2]);
+        kt_out(&k, DT_F32, LAYOUT_ROW, SHAPE(4));
+        kt_run(&k);
+        CHECK(kt_at(&k.out[0], 2) == (places[p / 2] >= 0));
+        if (places[p / 2] < 0)
+            CHECK_NEAR(kt_at(&k.out[0], 3) * (p % 3 + 1), sqrt(squares), 1e-3);
+        kt_free(&k);
+    }
+}
+
 TEST(k_update_ratio, "norm of rate times gradient over norm of the parameters")
 {
     struct kt k;
@@ -201,6 +230,30 @@ TEST(k_optimizers, "three steps of each optimizer end on PyTorch's bits")
                 known[i].want);
         kt_free(&o.k);
     }
+}
+
+/* Correction of the second average by a quotient, to the bit, and what an infinite one does. */
+TEST(
+    k_adam_quotient,
+    "P7: Adam's first step is the formula's in float32; an average that overflows moves nothing")
+{
+    struct opt o;
+    struct optim_attr a = plain;
+    a.kind = OPTIM_ADAM;
+    for (int t = 1; t < 400; t += 7) {
+        opt_begin(&o, a, 2, 37, 1);
+        float g = 0.37f + (float)t * 0.013f;
+        opt_step(&o, (double)g, 0.01, t);
+        float one1 = (float)(1 - 0.9), one2 = (float)(1 - 0.999);
+        float m = g * one1, v = one2 * g * g, denom = (float)sqrt(1 - pow(0.999, t));
+        float root = sqrtf(v) / denom + 1e-8f, size = (float)-(0.01 / (1 - pow(0.9, t)));
+        CHECK(opt_w(&o) == (double)(1.0f + size * m / root));
+        kt_free(&o.k);
+    }
+    opt_begin(&o, a, 2, 37, 1);
+    opt_step(&o, 1e30, 0.1, 3);
+    CHECK(opt_w(&o) == 1 && isinf(kt_at(&o.k.in[2], 0)));
+    kt_free(&o.k);
 }
 
 TEST(k_optimizer_skip, "P7: a skipped update changes nothing; scale and clip are applied")
