@@ -278,7 +278,7 @@ label_at(struct series_table *t, const char *source, char *line, char *at, int i
     else if (probe.unit > 0)
         s->unit = probe.unit;
     add(s, x, number);
-    t->points++;
+    t->points += memory;
     memset(at, '#', n);
 }
 
@@ -310,6 +310,77 @@ static void speed(struct series_table *t, const char *source, const char *line, 
         series_add(t, source, SERIES_SPEED, "it/s", strtod(q, NULL), number);
 }
 
+/* Kind of a name that a program made up: "mem_alloc", "cuda/peak_gib"; SERIES_KINDS when none. */
+static enum series_kind kind_of_name(const char *key)
+{
+    bool peak = strstr(key, "max") || strstr(key, "peak");
+    bool memory = strstr(key, "mem") || strstr(key, "vram") || strstr(key, "gpu") || strstr(key, "cuda");
+    if (strstr(key, "alloc"))
+        return peak ? SERIES_PEAK : SERIES_ALLOCATED;
+    if (strstr(key, "reserv") || strstr(key, "cached"))
+        return peak ? SERIES_PEAK : SERIES_RESERVED;
+    if (memory && strstr(key, "free"))
+        return SERIES_FREE;
+    if (strstr(key, "mem") || strstr(key, "vram"))
+        return peak ? SERIES_PEAK : SERIES_USED;
+    return SERIES_KINDS;
+}
+
+static double unit_of_name(const char *key)
+{
+    return strstr(key, "gib") || strstr(key, "gb")     ? 1073741824.0
+           : strstr(key, "mib") || strstr(key, "mb")   ? 1048576.0
+           : strstr(key, "kib") || strstr(key, "kb")   ? 1024.0
+           : strstr(key, "byte")                       ? 1
+                                                       : 0;
+}
+
+/* "name=value" and "name: value" with any name that speaks of memory. */
+static void pairs(struct series_table *t, const char *source, const char *line, int64_t number)
+{
+    for (const char *p = line; (p = strpbrk(p, "=:")); p++) {
+        const char *from = p, *end = p;
+        while (end > line && strchr(" \"'", end[-1]))
+            end--;
+        from = end;
+        while (from > line && (word_char(from[-1]) || strchr("/.-", from[-1])))
+            from--;
+        char key[24];
+        size_t n = (size_t)(end - from);
+        if (n < 3 || n >= sizeof key)
+            continue;
+        memcpy(key, from, n);
+        key[n] = 0;
+        enum series_kind kind = kind_of_name(key);
+        if (kind == SERIES_KINDS)
+            continue;
+        double x;
+        struct series probe = {0};
+        if (!memory_at(p + 1 + strspn(p + 1, " \"'"), unit_of_name(key), &probe, &x))
+            continue;
+        struct series *s = series_of(t, source, kind, key);
+        if (!s)
+            return;
+        if (probe.unit > 0 && s->unit > 0)
+            x = x / probe.unit * s->unit;
+        else if (probe.unit > 0)
+            s->unit = probe.unit;
+        add(s, x, number);
+        t->points++;
+    }
+}
+
+/* A line that is a size and nothing else, as loops around nvidia-smi print it. */
+static bool lone_size(struct series_table *t, const char *source, const char *line, int64_t number)
+{
+    struct amount a = amount_unknown;
+    const char *p = line + strspn(line, " \t");
+    if (amount_read(&p, 0, &a) != AMOUNT_WHOLE || p[strspn(p, " \t")] || a.bytes < 1 << 20)
+        return false;
+    series_add(t, source, SERIES_USED, "size", (double)a.bytes, number);
+    return true;
+}
+
 /* A number at the end of a line that can only be bytes of the allocator: all of its blocks are
  * multiples of 512. The text before it, without digits, is the label. */
 static void bare(struct series_table *t, const char *source, const char *line, int64_t number)
@@ -338,8 +409,8 @@ bool series_bare(const char *line)
     size_t n = strlen(line), blank = strspn(line, " \t");
     if (n >= 7 && isdigit((unsigned char)line[n - 1]) && isdigit((unsigned char)line[n - 7]))
         return true;
-    size_t d = strspn(line + blank, "0123456789");
-    return d && line[blank + d] == '/';
+    size_t d = strspn(line + blank, "0123456789.");
+    return d && (line[blank + d] == '/' || (n - d <= 8 && n > d && tolower((unsigned char)line[n - 1]) == 'b'));
 }
 
 void series_line(struct series_table *t, const char *source, const char *line, int64_t number)
@@ -349,7 +420,7 @@ void series_line(struct series_table *t, const char *source, const char *line, i
     for (; line[n] && n + 1 < sizeof low; n++)
         low[n] = (char)tolower((unsigned char)line[n]);
     low[n] = 0;
-    if (yolo_row(t, source, low, number))
+    if (yolo_row(t, source, low, number) || lone_size(t, source, low, number))
         return;
     speed(t, source, low, number);
     size_t before = t->points;
@@ -358,6 +429,8 @@ void series_line(struct series_table *t, const char *source, const char *line, i
         if (at)
             label_at(t, source, low, at, i, number);
     }
+    if (t->points == before)
+        pairs(t, source, low, number);
     if (t->points == before)
         bare(t, source, low, number);
 }

@@ -311,6 +311,33 @@ static bool csv_line(struct smi_reader *r, const char *s, int64_t number)
     return true;
 }
 
+/* A row of `--format=csv,noheader`: its first two sizes are used and total, an integer before them the
+ * index. */
+static bool headless_line(struct smi_reader *r, const char *s, int64_t number)
+{
+    char buf[512], *f[24];
+    struct amount size[2];
+    int n = fields(s, buf, sizeof buf, f, 24), sizes = 0;
+    r->pending = gpu_unknown;
+    for (int i = 0; i < n && sizes < 2; i++) {
+        const char *p = f[i];
+        char *end;
+        long index = strtol(f[i], &end, 10);
+        if (strstr(f[i], "MiB") && amount_read(&p, 0, &size[sizes]) == AMOUNT_WHOLE)
+            sizes++;
+        else if (end > f[i] && !*end && index >= 0 && index < 64 && r->pending.index < 0)
+            r->pending.index = (int)index;
+    }
+    if (sizes < 2 || size[0].bytes > size[1].bytes)
+        return false;
+    r->pending.used = size[0];
+    r->pending.total = size[1];
+    if (r->pending.index < 0)
+        r->pending.index = 0;
+    take_gpu(r, number);
+    return true;
+}
+
 /* ---- the one door ---- */
 
 bool smi_line(struct smi_reader *r, const char *line, int64_t number)
@@ -334,6 +361,8 @@ bool smi_line(struct smi_reader *r, const char *line, int64_t number)
         return true;
     }
     if (csv_head(r, s))
+        return true;
+    if (r->section != CSV && has(s, " MiB, ") && headless_line(r, s, number))
         return true;
     if (r->section == CSV && csv_line(r, s, number))
         return true;

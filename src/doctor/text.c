@@ -20,7 +20,7 @@
 enum {
     LINE_BYTES = 64 << 10, /* longer ones are cut */
     KEEP = 400,
-    OPEN_LINES = 14, /* that a message may be wrapped over */
+    OPEN_LINES = 48, /* that a message may be wrapped over */
     OPEN_BYTES = 8 << 10,
     HITS = 64,
     NEAR_LINES = 60 /* what stands so near is about the same event */
@@ -363,7 +363,7 @@ static void tables(struct text_reader *r, struct source *s, const char *line, co
         s->summary = (struct summary_reader){0};
     }
     /* A first column of times is no prefix. */
-    bool csv = r->smi.columns > 0 && isdigit((unsigned char)*whole);
+    bool csv = isdigit((unsigned char)*whole) && strstr(whole, " MiB");
     (void)smi_line(&r->smi, csv ? whole : line, f->lines);
 }
 

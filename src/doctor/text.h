@@ -39,6 +39,7 @@ enum word {
     WORD_LORA,
     WORD_SHARDED,
     WORD_VOLATILE,
+    WORD_SAID_GROWS,
     WORD_WINDOWS,
     WORD_WEBUI,
     WORD_VLLM,

@@ -7,13 +7,17 @@
 #include "backends/backend.h"
 #include "base/env.h"
 #include "base/str.h"
+#include "doctor/doctor.h"
+#include "doctor/verdict.h"
 #include "graph/nodes.h"
 #include "ir/optim_state.h"
 #include "nn/layer.h"
 #include "train/schedule_int.h"
 #include "train/spec.h"
 
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *source; /* root of the source tree */
@@ -627,15 +631,124 @@ static void levers(struct str *out)
              "strategies over several cards.\n");
 }
 
+/* ---- rules of the doctor ---- */
+
+enum { OOM_CASES = 1000 };
+static struct {
+    char *file;
+    char rule[48];
+} oom_cases[OOM_CASES];
+static int n_oom_cases;
+
+static int by_file(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Which rule a case of the corpus meets. */
+static void oom_case(const char *folder, char *file)
+{
+    char path[1200], *data;
+    size_t n;
+    struct err e = {0};
+    json_t *d = NULL;
+    (void)path_join(folder, file, path, sizeof path);
+    oom_cases[n_oom_cases].file = file;
+    if (file_read(path, 1 << 24, &data, &n, &e) != ST_OK) {
+        fault("cannot read", path, e.text);
+        return;
+    }
+    const char *text = data;
+    while (strncmp(text, "#: ", 3) == 0 && strchr(text, '\n'))
+        text = strchr(text, '\n') + 1;
+    if (doctor_diagnose_bytes(text, n - (size_t)(text - data), file, &d, &e) == ST_OK)
+        (void)snprintf(
+            oom_cases[n_oom_cases].rule, sizeof oom_cases->rule, "%s", json_get_str(d, "rule", ""));
+    n_oom_cases++;
+    json_decref(d);
+    mem_free(data);
+}
+
+static void oom_corpus(void)
+{
+    static char *files[OOM_CASES];
+    char folder[1200];
+    int n = 0;
+    (void)path_join(source, "tests/corpus/oom", folder, sizeof folder);
+    DIR *dir = opendir(folder);
+    if (!dir) {
+        fault("cannot read", folder, "");
+        return;
+    }
+    for (struct dirent *d; (d = readdir(dir)) && n < OOM_CASES;)
+        if (str_ends(d->d_name, ".txt"))
+            files[n++] = mem_strdup(d->d_name);
+    (void)closedir(dir);
+    qsort(files, (size_t)n, sizeof *files, by_file);
+    for (int i = 0; i < n; i++)
+        oom_case(folder, files[i]);
+}
+
+static void add_oom_examples(struct str *out, const struct verdict_rule *rule)
+{
+    int n = 0;
+    bool elsewhere =
+        strncmp(rule->name, "snapshot_", 9) == 0 || strncmp(rule->name, "own_", 4) == 0;
+    for (int i = 0; i < n_oom_cases; i++)
+        if (strcmp(oom_cases[i].rule, rule->name) == 0 && n++ < 1)
+            str_printf(out, "`%s`", oom_cases[i].file);
+    if (n > 1)
+        str_printf(out, " and %d more", n - 1);
+    if (!n && !elsewhere)
+        fault("no example in tests/corpus/oom of rule", rule->name, "");
+    str_add(out, "|");
+}
+
+static void oom_rules(struct str *out)
+{
+    struct verdict_rule rule;
+    head(
+        out, "Rules of the doctor",
+        "Which kind of out-of-memory it was (rows of src/doctor/rules.def): the first rule whose "
+        "condition "
+        "holds gives the\nverdict; remedies are offered in this order, without those that are in "
+        "force or "
+        "do not apply. What the words mean: [doctor](../doctor.md).\n",
+        "rule|condition|verdict|confidence|remedies|example|tests");
+    oom_corpus();
+    for (int i = 0; verdict_rule_at(i, &rule) && !rule.is_also; i++) {
+        bool snapshot = strncmp(rule.name, "snapshot_", 9) == 0;
+        bool own = strncmp(rule.name, "own_", 4) == 0;
+        str_printf(
+            out, "|`%s`|%s|%s|%s|%s|", rule.name, rule.condition, oom_kind_name(rule.kind),
+            confidence_name(rule.confidence), rule.remedies);
+        add_oom_examples(out, &rule);
+        add_tests(
+            out, rule.name,
+            snapshot ? "doctor/text_test.c:snapshot_evidence"
+            : own    ? "doctor/text_test.c:own_run"
+                     : "doctor/corpus_test.c:corpus");
+        str_add(out, "|\n");
+    }
+    str_printf(out, "\n%s", tests_note);
+    str_add(
+        out, "\nSecond causes, named beside the verdict:\n\n| rule | verdict | what it says "
+             "|\n|---|---|---|\n");
+    for (int i = 0; verdict_rule_at(i, &rule); i++)
+        if (rule.is_also)
+            str_printf(
+                out, "| `%s` | %s | %s |\n", rule.name, oom_kind_name(rule.kind), rule.condition);
+}
+
 /* ---- main ---- */
 
 static const struct {
     const char *file;
     void (*make)(struct str *out);
-} tables[] = {{"operators.md", operators},   {"autocast.md", autocast},
-              {"layers.md", layers},         {"losses.md", losses},
-              {"optimizers.md", optimizers}, {"schedulers.md", schedulers},
-              {"nodes.md", nodes},           {"levers.md", levers}};
+} tables[] = {
+    {"operators.md", operators}, {"autocast.md", autocast},     {"layers.md", layers},
+    {"losses.md", losses},       {"optimizers.md", optimizers}, {"schedulers.md", schedulers},
+    {"nodes.md", nodes},         {"levers.md", levers},         {"oom-rules.md", oom_rules}};
 
 int main(int argc, char **argv)
 {
