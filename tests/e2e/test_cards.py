@@ -357,7 +357,11 @@ def test_second_loop_over_one_model(snug):
         if storage == "planned":
             assert d["held_bytes_peak"] == d["peak_bytes_planned"] == d["peak_bytes_measured"], d
         one = snug.json("run", single, "--device", "cuda:0", "--memory", storage, env=cards(TWO)).doc
-        assert d["held_bytes_peak"] == device(one, "cuda:0")["held_bytes_peak"], (storage, d, one["devices"])
+        held = device(one, "cuda:0")["held_bytes_peak"]
+        # Where segments lie decides between equal blocks of the allocator: it may hold one more.
+        slack = 0 if storage == "planned" else 20 << 20
+        assert held <= d["held_bytes_peak"] + slack and d["held_bytes_peak"] <= held + slack, (storage, d, one["devices"])
+        assert d["held_bytes_peak"] < 2 * held, (storage, d)
     need = cpu["peak_bytes_planned"]
     assert snug.json("run", graph, "--memory-gib", need / GIB).rc == 0
 
