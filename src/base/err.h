@@ -23,10 +23,11 @@ enum status {
 struct err {
     enum status status;
     char text[768];    /* one line */
-    char detail[2048]; /* more lines: figures, holders, what was tried */
+    char detail[4096]; /* more lines: figures, holders, what was tried */
     char hint[1024];   /* what to do next */
     char node[128];    /* id of the graph node it belongs to, or "" */
     char node_type[64];
+    char type[32]; /* a class of errors that users know by name ("NodeOOMError"), or "" */
 };
 
 #define NODISCARD __attribute__((warn_unused_result))

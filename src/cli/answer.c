@@ -99,11 +99,23 @@ static void put_text(json_t *o, const char *key, const char *text)
     str_release(&clean);
 }
 
+/* A NodeOOMError's message is the whole report, as the founding system has it. */
+static void put_message(json_t *o, const struct err *e)
+{
+    struct str whole;
+    str_init(&whole);
+    str_printf(&whole, "%s%s%s", e->text, e->type[0] ? "\n\n" : "", e->type[0] ? e->detail : "");
+    put_text(o, "message", whole.data);
+    str_release(&whole);
+}
+
 static json_t *error_json(const struct err *e)
 {
     json_t *o = json_object();
     json_put_str(o, "code", status_code(e->status));
-    put_text(o, "message", e->text);
+    if (e->type[0])
+        put_text(o, "type", e->type);
+    put_message(o, e);
     put_text(o, "node_id", e->node);
     put_text(o, "node_type", e->node_type);
     put_text(o, "detail", e->detail);

@@ -145,6 +145,9 @@ int cmd_plan(const struct args *a)
         st = run_check_budget(p.run, a->option[OPTION_MEMORY_GIB].number, &e);
     if (planned && st == ST_OK)
         st = run_check_cards(p.run, &e);
+    json_t *oom = json_object();
+    if (planned && st == ST_OOM)
+        explain_oom(a, p.run, oom, &e);
     if (planned && a->option[OPTION_HTML].given) {
         struct err failed = {0};
         enum status written = write_page(a, &p, &e, &failed);
@@ -155,11 +158,14 @@ int cmd_plan(const struct args *a)
     }
     if (planned && a->json) {
         d = document(a, &p);
+        if (json_object_get(oom, "oom"))
+            json_put(d, "oom", json_incref(json_object_get(oom, "oom")));
     } else if (planned) {
         text(a, &p, &out);
         rc = answer_text(out.data);
     }
     int end = answer_end(a->json, st, &e, d);
+    json_decref(oom);
     str_release(&out);
     run_free(p.run);
     graph_free(p.graph);

@@ -139,7 +139,10 @@ int cmd_run(const struct args *a)
     answering = 1;
     if (!a->json && (st == ST_OK || st == ST_INTERRUPTED))
         show_result(r);
-    int rc = answer_end(a->json, st, &e, a->json && r ? document_of(r, logged) : NULL);
+    json_t *d = a->json && r ? document_of(r, logged) : NULL;
+    if (st == ST_OOM && r)
+        explain_oom(a, r, d, &e);
+    int rc = answer_end(a->json, st, &e, d);
     json_decref(logged);
     run_free(r);
     graph_free(g);

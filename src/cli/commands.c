@@ -1,6 +1,8 @@
 /* commands.c - what several commands share: from options to the runner's words. */
 #include "cli/commands.h"
 
+#include "plan/oom.h"
+
 #include <string.h>
 
 struct run_options run_options_of(const struct args *a)
@@ -25,4 +27,17 @@ struct run_options run_options_of(const struct args *a)
 enum status graph_of(const struct args *a, struct graph **out, struct err *e)
 {
     return graph_prepare(a->argument[0], a->sets.data, a->sets.n, out, e);
+}
+
+void explain_oom(const struct args *a, const struct run *r, json_t *d, struct err *e)
+{
+    struct fit_options o = {
+        .path = a->argument[0],
+        .sets = a->sets.data,
+        .n_sets = a->sets.n,
+        .run = run_options_of(a)};
+    json_t *oom = oom_explain(&o, r, e);
+    if (d && oom)
+        json_put(d, "oom", json_incref(oom));
+    json_decref(oom);
 }

@@ -3,6 +3,7 @@
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
+#include "base/json.h"
 #include "cli/args.h"
 #include "runner/run.h"
 
@@ -15,6 +16,10 @@
 struct run_options run_options_of(const struct args *a);
 /* graph_prepare with the command's GRAPH and --set. */
 enum status graph_of(const struct args *a, struct graph **out, struct err *e) NODISCARD;
+
+/* The ST_OOM of a run becomes a NodeOOMError with advice; its document is "oom" of `d` (NULL: no
+ * document). */
+void explain_oom(const struct args *a, const struct run *r, json_t *d, struct err *e);
 
 /* `snug plan --problem`. */
 int cmd_plan_problem(const struct args *a);

@@ -202,7 +202,12 @@ static enum status refuse(struct mem_source *s, int64_t size_bytes, struct err *
 {
     char need[32], held[32], budget[32], left[32], total[32], of_budget[64] = "", has[96] = "";
     struct mem_refusal *r = &s->refused;
-    *r = (struct mem_refusal){size_bytes, atomic_load(&s->held_bytes), s->budget_bytes, -1, -1};
+    *r = (struct mem_refusal){
+        .need_bytes = size_bytes,
+        .held_bytes = atomic_load(&s->held_bytes),
+        .budget_bytes = s->budget_bytes,
+        .free_bytes = -1,
+        .total_bytes = -1};
     if (e && s->account_broken && s->account_broken(s, e))
         return e->status;
     if (s->info)

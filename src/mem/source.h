@@ -21,11 +21,13 @@
 
 #include <stdint.h>
 
-/* The figures of the last request that mem_source_take refused; need_bytes 0: none was. For the
- * thread that was refused. */
+/* The figures of the last request that was refused, here or by the allocator above; need_bytes 0:
+ * none was. For the thread that was refused. */
 struct mem_refusal {
     int64_t need_bytes, held_bytes, budget_bytes; /* held of this source; its budget, 0 none */
     int64_t free_bytes, total_bytes;              /* of the device; -1 unknown */
+    /* Of the allocator: blocks handed out, segments held, and their peaks; 0 without one. */
+    int64_t live_bytes, reserved_bytes, reserved_peak_bytes;
 };
 
 struct mem_source {

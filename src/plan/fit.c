@@ -84,9 +84,8 @@ out:
     return st;
 }
 
-/* The graph with the user's --set and those of a choice. */
-static enum status
-graph_with(const struct fit *f, const struct fit_choice *c, struct graph **out, struct err *e)
+enum status fit_graph_with(
+    const struct fit *f, const struct fit_choice *c, struct graph **out, struct err *e)
 {
     struct graph *g = NULL;
     struct arena memory;
@@ -120,15 +119,16 @@ static int batch_shift(const struct fit *f, const struct fit_choice *c)
     return shift;
 }
 
-static enum status
-make_plan(struct fit *f, const struct fit_choice *c, struct fit_plan *out, struct err *e)
+enum status
+fit_plan_make(struct fit *f, const struct fit_choice *c, struct fit_plan *out, struct err *e)
 {
     struct graph *g = NULL;
     struct run *r = NULL;
     struct run_options o = f->o.run;
-    o.budget_bytes = 0;
+    if (!f->advice) /* advice is for a run under its budget, with the frugal kernels that it takes */
+        o.budget_bytes = 0;
     o.quick = true;
-    enum status st = graph_with(f, c, &g, e);
+    enum status st = fit_graph_with(f, c, &g, e);
     if (st == ST_OK)
         st = run_new(g, &o, NULL, &r, e);
     if (st == ST_OK)
@@ -166,7 +166,7 @@ static struct fit_plan plan_of(struct fit *f, const struct fit_choice *c)
     if (f->plans_left <= 0 || stopped(f))
         return p;
     f->plans_left--;
-    if (make_plan(f, c, &p, &ignored) != ST_OK)
+    if (fit_plan_make(f, c, &p, &ignored) != ST_OK)
         p.valid = false;
     vec_push(&f->plans, p);
     if (f->o.progress)
@@ -342,9 +342,9 @@ enum status fit_search(const struct fit_options *o, struct fit **out, struct err
     enum status st = ST_OK;
     f->o = *o;
     arena_init(&f->memory);
-    TRY_OUT(graph_with(f, &plain.choice, &g, e));
+    TRY_OUT(fit_graph_with(f, &plain.choice, &g, e));
     TRY_OUT(fit_levers_find(f, g, e));
-    TRY_OUT(make_plan(f, &plain.choice, &plain, e));
+    TRY_OUT(fit_plan_make(f, &plain.choice, &plain, e));
     vec_push(&f->plans, plain);
     for (int group = 0; group < FIT_GROUP_COUNT && !fits(f, &f->plans.data[0]); group++)
         search_group(f, (enum fit_group)group);
@@ -375,7 +375,7 @@ enum status fit_write(const struct fit *f, const char *path, struct err *e)
 {
     struct graph *g;
     struct fit_choice none = {0};
-    TRY(graph_with(f, f->ways.n ? &f->ways.data[0].choice : &none, &g, e));
+    TRY(fit_graph_with(f, f->ways.n ? &f->ways.data[0].choice : &none, &g, e));
     enum status st = graph_save(g, path, e);
     graph_free(g);
     return st;

@@ -12,6 +12,7 @@ enum { FIT_LEVERS_MAX = 24, FIT_LEVELS_MAX = 12 };
 
 /* A lever of this graph: what --set takes, by how far it is turned; the weakest first. */
 struct fit_lever {
+    const char *id; /* of its row in levers.def */
     const char *name, *allow, *costs, *keeps;
     enum fit_group group;
     const char **settings[FIT_LEVELS_MAX]; /* each a list that ends with NULL */
@@ -51,7 +52,17 @@ struct fit {
     struct fit_choice least;
     json_t *least_plan; /* the document of the least */
     int plans_left;     /* in this group */
+    bool advice;        /* a smaller micro-batch is offered beside batch statistics too */
 };
+
+/* The graph with the user's --set and those of a choice. */
+enum status fit_graph_with(
+    const struct fit *f, const struct fit_choice *c, struct graph **out, struct err *e) NODISCARD;
+/* Plans a choice. */
+enum status fit_plan_make(
+    struct fit *f, const struct fit_choice *c, struct fit_plan *out, struct err *e) NODISCARD;
+/* Whether a layer of the graph looks at the whole batch (BatchNorm). */
+bool fit_batch_statistics(const struct graph *g);
 
 /* Fills f->levers from the graph: only levers that this version runs, and that change something. */
 enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e) NODISCARD;

@@ -9,7 +9,7 @@ enum numbers { SAME, ROUNDING, OTHER };
 
 struct row {
     enum numbers numbers;
-    const char *name, *settings, *allow, *saves, *costs, *keeps, *not_with;
+    const char *id, *name, *settings, *allow, *saves, *costs, *keeps, *not_with;
 };
 enum lever_row {
 #define X(ID, ...) ROW_##ID,
@@ -19,7 +19,7 @@ enum lever_row {
 };
 static const struct row rows[] = {
 #define X(ID, numbers, name, settings, allow, saves, costs, keeps, not_with)                       \
-    {numbers, name, settings, allow, saves, costs, keeps, not_with},
+    {numbers, #ID, name, settings, allow, saves, costs, keeps, not_with},
 #include "train/levers.def"
 #undef X
 };
@@ -146,7 +146,7 @@ add_adapter(struct fit *f, const struct graph *g, const char *params, struct fit
     }
 }
 
-static bool has_batch_statistics(const struct graph *g)
+bool fit_batch_statistics(const struct graph *g)
 {
     bool found = false;
     for (size_t i = 0; i < graph_order_count(g); i++) {
@@ -288,11 +288,12 @@ static enum status check_words(const char *allow, struct err *e)
 
 enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
 {
-    bool statistics = has_batch_statistics(g);
+    bool statistics = fit_batch_statistics(g);
     TRY(check_words(f->o.allow, e));
     for (int i = 0; i < ROW_COUNT; i++) {
         const struct row *r = &rows[i];
         struct fit_lever l = {
+            .id = r->id,
             .name = r->name,
             .allow = r->allow,
             .costs = r->costs,
@@ -300,7 +301,7 @@ enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
             .group = (enum fit_group)r->numbers};
         if (i == ROW_CHECKPOINT_AUTO)
             continue; /* it answers to the budget of a run, not of a plan */
-        if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && !statistics))
+        if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && (!statistics || f->advice)))
             add_batches(f, g, i == ROW_MICRO_BATCH, &l);
         else if (i == ROW_EVAL_BATCH)
             add_eval_batches(f, g, &l);

@@ -1,4 +1,4 @@
-set(SOURCES graph_estimate.c verify.c torch_style.c torch_ops.c torch_attention.c tape.c closed_model.c closed_form.c closed_layer.c closed_walk.c closed_advice.c closed_report.c page.c fit.c fit_levers.c fit_report.c)
+set(SOURCES graph_estimate.c verify.c torch_style.c torch_ops.c torch_attention.c tape.c closed_model.c closed_form.c closed_layer.c closed_walk.c closed_advice.c closed_report.c page.c fit.c fit_levers.c fit_report.c oom.c)
 set(TESTS closed_form_test.c closed_advice_test.c)
 set(FUZZ closed_config_fuzz.c)
 snug_embed(page_html ${dir}/page.html ${CMAKE_BINARY_DIR}/gen/plan/page_html.c)

@@ -274,14 +274,6 @@ enum status flow_loader_open(struct run *r, struct flow_loader *l, struct err *e
     return loader_new(l->data->open, t, &l->options, &l->open, e);
 }
 
-static int64_t batch_of(const struct run *r, const struct graph_node *n)
-{
-    int64_t batch = graph_param_i64(n, "batch_size");
-    if (r->what_if.batch_divisor && batch >= r->what_if.batch_divisor)
-        batch /= r->what_if.batch_divisor;
-    return batch;
-}
-
 enum status node_data_loader(struct run *r, size_t node, struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
@@ -289,7 +281,7 @@ enum status node_data_loader(struct run *r, size_t node, struct err *e)
     struct flow_loader *l;
     TRY(flow_get(r, node, "dataset", FLOW_DATASET, &in, e));
     struct loader_options o = {
-        .batch_size = batch_of(r, n),
+        .batch_size = graph_param_i64(n, "batch_size"),
         .shuffle = graph_param_bool(n, "shuffle"),
         .drop_last = graph_param_bool(n, "drop_last"),
         .num_workers = graph_param_i64(n, "num_workers"),

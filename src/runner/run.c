@@ -164,6 +164,8 @@ static enum status run_node(struct run *r, size_t node, struct err *e)
         run_event(r, event);
     }
     enum status st = x->run(r, node, e);
+    if (st == ST_OOM && !r->planning)
+        run_note_oom(r, n);
     if (st != ST_OK)
         err_node(e, n->id, n->type);
     return st;
@@ -268,9 +270,8 @@ struct run_figures run_figures(const struct run *r)
         .train_flops = r->bill.train_flops};
 }
 
-enum status run_execute(struct run *r, struct err *e)
+static enum status execute(struct run *r, struct err *e)
 {
-    r->started_ns = clock_ns();
     TRY(run_plan(r, e));
     TRY(run_check_budget(r, r->o.budget_bytes, e));
     TRY(run_check_cards(r, e));
@@ -284,6 +285,17 @@ enum status run_execute(struct run *r, struct err *e)
     r->rss_baseline_bytes = process_rss_bytes();
     process_rss_peak_reset();
     return pass(r, e);
+}
+
+enum status run_execute(struct run *r, struct err *e)
+{
+    r->started_ns = clock_ns();
+    enum status st = execute(r, e);
+    if (st == ST_OOM) { /* O3: nothing of the run stays in memory */
+        run_note_oom(r, NULL);
+        reset(r);
+    }
+    return st;
 }
 
 /* ---- documents ---- */

@@ -47,13 +47,28 @@ enum status run_new(
     struct err *e) NODISCARD;
 void run_free(struct run *r);
 enum status run_plan(struct run *r, struct err *e) NODISCARD;
-/* ST_OOM before the start when the plan passes the budget or the machine (O4): the error's detail
- * has the advice. ST_INTERRUPTED after Stop. */
+/* ST_OOM before the start when the plan passes the budget, the card or the machine (O4), or while it
+ * runs: run_out_of_memory has the figures, plan/oom.h the advice. Everything that the nodes held is
+ * given back by then, and nothing is tried again (O3). ST_INTERRUPTED after Stop. */
 enum status run_execute(struct run *r, struct err *e) NODISCARD;
 
-/* ST_OOM with advice and the peak each item leads to when the plan is above `budget_bytes`; 0: no
- * budget; negative: what the machine has left (O2). After run_plan. */
+/* ST_OOM when the plan is above `budget_bytes`; 0: no budget; negative: what the machine has left (O2). After run_plan. */
 enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e) NODISCARD;
+
+/* How a run ran out of memory, before its start or while it ran. */
+struct run_oom {
+    const struct graph_node *node; /* NULL: none is known */
+    const struct device *device;   /* mem/device.h */
+    bool before_start, dynamic;    /* dynamic: storage value by value */
+    int64_t need_bytes;            /* of the plan; of the request that was refused; 0 unknown */
+    int64_t room_bytes;            /* a plan of this peak would have fitted; 0 or less: unknown */
+    int64_t budget_bytes;          /* of --memory-gib, where it counts; 0: it does not */
+    int64_t live_bytes, reserved_bytes, peak_bytes; /* of the allocator then; peak: reserved */
+    int64_t capacity_bytes, free_bytes;             /* of a card; -1 */
+    int64_t context_bytes;
+};
+/* False: it did not. Lives as long as the run. */
+bool run_out_of_memory(const struct run *r, struct run_oom *out);
 
 /* How the plan and a card go together; after run_plan. */
 struct run_fit {
@@ -65,7 +80,7 @@ struct run_fit {
 /* Device i of the list; false past its end is never asked for: i below DEVICES_MAX and the list's
  * length. False: no card, or none that the run uses. */
 bool run_fit_at(const struct run *r, int i, struct run_fit *out);
-/* ST_OOM with advice where a card that the run uses cannot hold the plan: never, or not now. */
+/* ST_OOM where a card that the run uses cannot hold the plan: never, or not now. */
 enum status run_check_cards(struct run *r, struct err *e) NODISCARD;
 
 /* What planning found, in numbers; after run_plan. */

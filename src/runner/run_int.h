@@ -132,13 +132,11 @@ struct flow_slot {
     struct flow value;
 };
 
-/* The same graph with some choices changed: for savings and advice (what_if.c). */
+/* The same graph with some choices changed: for savings (what_if.c). */
 struct what_if {
-    bool on, fp32, bf16;
-    int64_t batch_divisor, accumulate_factor; /* 0: unchanged */
+    bool on, fp32;
     bool no_accumulation;
-    int lever_off;                    /* enum lever_field + 1; 0: none */
-    enum checkpointing checkpointing; /* not NONE: switched on */
+    int lever_off; /* enum lever_field + 1; 0: none */
 };
 
 /* A device that nodes of the run use. */
@@ -189,6 +187,8 @@ struct run {
     VEC(struct train *) trains;
     VEC(struct ir_program *) programs;
     VEC(json_t *) documents;
+    struct run_oom oom;
+    bool oom_set;
     struct what_if what_if; /* while planning another graph than the user's */
     struct run_bill bill;
     json_t *plan;    /* by the node with the largest peak */
@@ -230,6 +230,8 @@ void run_account(
     const struct exec *x, const struct ir_vars *vars, struct ir_program *const *programs);
 /* One planning pass over the graph; every object it made is gone afterwards. */
 enum status run_plan_once(struct run *r, struct err *e) NODISCARD;
+/* A node failed for want of memory: keeps the figures of the moment. */
+void run_note_oom(struct run *r, const struct graph_node *n);
 /* Fills the bill's what-if peaks and the precision note. */
 void what_if_savings(struct run *r);
 /* Programs that live as long as the run. */

@@ -13,8 +13,8 @@
 static enum precision precision_of(const struct run *r, const struct graph_node *n)
 {
     enum precision p = PRECISION_FP32;
-    if (r->what_if.fp32 || r->what_if.bf16)
-        return r->what_if.bf16 ? PRECISION_BF16 : PRECISION_FP32;
+    if (r->what_if.fp32)
+        return PRECISION_FP32;
     (void)precision_parse(graph_param_str(n, "precision"), &p);
     return p;
 }
@@ -24,7 +24,7 @@ static int64_t accumulate_of(const struct run *r, const struct graph_node *n)
     int64_t steps = graph_param_i64(n, "accumulate_steps");
     if (r->what_if.no_accumulation)
         return 1;
-    return r->what_if.accumulate_factor ? steps * r->what_if.accumulate_factor : steps;
+    return steps;
 }
 
 /* P4: what the device can do of it. */
@@ -149,8 +149,6 @@ struct levers run_levers(struct run *r, const struct graph_node *n)
         .budget_bytes = run_place_of(r, n)->room_bytes};
     if (r->what_if.lever_off)
         lever_switch_off(&l, (enum lever_field)(r->what_if.lever_off - 1));
-    if (r->what_if.checkpointing != CHECKPOINT_NONE)
-        l.checkpointing = r->what_if.checkpointing;
     return l;
 }
 

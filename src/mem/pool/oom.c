@@ -133,6 +133,15 @@ static void note(struct request *r, bool absurd)
     o->allocated_bytes = stats.allocated_bytes[MEM_STAT_ALL].current;
     o->reserved_bytes = stats.reserved_bytes[MEM_STAT_ALL].current;
     o->private_bytes = private_free_bytes(p);
+    p->source->refused = (struct mem_refusal){
+        .need_bytes = r->requested_bytes,
+        .held_bytes = p->source->held_bytes,
+        .budget_bytes = p->source->budget_bytes,
+        .free_bytes = o->free_bytes,
+        .total_bytes = o->total_bytes,
+        .live_bytes = o->allocated_bytes,
+        .reserved_bytes = o->reserved_bytes,
+        .reserved_peak_bytes = stats.reserved_bytes[MEM_STAT_ALL].peak};
 }
 
 enum status oom_answer(struct request *r, bool absurd, struct err *e)

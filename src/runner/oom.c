@@ -1,0 +1,164 @@
+/* oom.c - a run that does not fit: refused before it starts, or out of memory while it runs. What was
+ * needed and what there was, as numbers; plan/oom.h makes the message of them. */
+#include "runner/run_int.h"
+
+#include "base/env.h"
+#include "base/str.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+bool run_out_of_memory(const struct run *r, struct run_oom *out)
+{
+    if (!r->oom_set)
+        return false;
+    *out = r->oom;
+    return true;
+}
+
+static struct run_place *place_with_peak(const struct run *r)
+{
+    int best = 0;
+    for (int i = 0; i < r->devices->n; i++)
+        if (r->bill.peak_by_device[i] > r->bill.peak_by_device[best])
+            best = i;
+    return &r->places[best];
+}
+
+/* The figures of the moment. What the allocator had when it gave up is in the source. */
+static void note(struct run *r, const struct run_place *p, const char *node_id)
+{
+    struct run_oom *o = &r->oom;
+    const struct mem_refusal *m = &p->source.refused;
+    struct device_memory now;
+    struct err ignored;
+    size_t node = node_id ? graph_node_find(r->graph, node_id) : GRAPH_NO_NODE;
+    o->node = node == GRAPH_NO_NODE ? NULL : graph_node_at(r->graph, node);
+    o->device = p->device;
+    o->dynamic = r->o.storage == EXEC_DYNAMIC;
+    o->capacity_bytes = p->device->kind == DEVICE_CPU ? -1 : p->device->capacity_bytes;
+    o->context_bytes = p->device->context_bytes;
+    o->free_bytes = -1;
+    if (p->device->kind != DEVICE_CPU && device_memory(p->device, &now, &ignored) == ST_OK)
+        o->free_bytes = now.free_bytes;
+    o->live_bytes = m->live_bytes;
+    o->reserved_bytes = m->need_bytes ? m->held_bytes : atomic_load(&p->source.held_bytes);
+    o->peak_bytes = atomic_load(&p->source.held_bytes_peak);
+    if (m->reserved_bytes > 0) {
+        o->reserved_bytes = m->reserved_bytes;
+        o->peak_bytes = m->reserved_peak_bytes;
+    }
+    r->oom_set = true;
+}
+
+/* Before the start. `room_bytes` of plan would have fitted. */
+static enum status refuse(
+    struct run *r, const struct run_place *p, int64_t room_bytes, const char *text,
+    const char *figures, struct err *e)
+{
+    r->oom = (struct run_oom){
+        .before_start = true, .need_bytes = r->bill.peak_bytes, .room_bytes = room_bytes};
+    note(r, p, json_get_str(r->plan, "peak_node", NULL));
+    (void)err_set(e, ST_OOM, "%s", text);
+    err_detail(e, "%s", figures);
+    if (r->oom.node)
+        err_node(e, r->oom.node->id, r->oom.node->type);
+    return ST_OOM;
+}
+
+enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
+{
+    char need[32], has[32], text[400], figures[256];
+    int64_t peak = r->bill.peak_bytes, limit = budget_bytes, beside = 0;
+    if (budget_bytes == 0 || (budget_bytes > 0 && peak <= budget_bytes))
+        return ST_OK;
+    if (budget_bytes < 0) {
+        limit = host_capacity_bytes();
+        beside = run_host_need_bytes(r) - peak;
+        if (peak + beside <= limit)
+            return ST_OK;
+    }
+    (void)snprintf(
+        figures, sizeof figures, "peak %lld bytes, limit %lld bytes, data and loaders %lld bytes",
+        (long long)peak, (long long)limit, (long long)r->bill.host_bytes);
+    (void)bytes_text(peak, need, sizeof need);
+    (void)bytes_text(limit, has, sizeof has);
+    if (budget_bytes > 0)
+        (void)snprintf(
+            text, sizeof text,
+            "the plan needs %s, and the budget of --memory-gib has %s; a larger --memory-gib "
+            "(target.memory_gib of a queued run) allows it",
+            need, has);
+    else
+        (void)snprintf(
+            text, sizeof text, "the plan needs %s, and this machine has %s", need, has);
+    struct run_oom *o = &r->oom;
+    enum status st = refuse(r, place_with_peak(r), limit - beside, text, figures, e);
+    o->budget_bytes = budget_bytes > 0 ? budget_bytes : 0;
+    return st;
+}
+
+static enum status refuse_card(struct run *r, int i, const struct run_fit *f, struct err *e)
+{
+    char need[32], context[32], all[32], left[32], text[400], figures[400];
+    const struct device *d = f->device;
+    (void)bytes_text(f->peak_bytes, need, sizeof need);
+    (void)bytes_text(f->context_bytes, context, sizeof context);
+    (void)bytes_text(f->capacity_bytes, all, sizeof all);
+    (void)bytes_text(f->free_bytes, left, sizeof left);
+    (void)snprintf(
+        figures, sizeof figures,
+        "peak %lld bytes, context %lld bytes, card %lld bytes, free now %lld bytes (%s)",
+        (long long)f->peak_bytes, (long long)f->context_bytes, (long long)f->capacity_bytes,
+        (long long)f->free_bytes, d->uuid);
+    (void)snprintf(
+        text, sizeof text, "the plan needs %s and %s for the context, and %s (%s) has %s%s%s%s",
+        need, context, d->id, d->name, f->fits_at_all ? left : all,
+        f->fits_at_all ? " free of its " : "", f->fits_at_all ? all : "",
+        f->fits_at_all ? ": `snug devices` shows who holds the rest" : "");
+    int64_t room = f->free_bytes >= 0 ? f->free_bytes : f->capacity_bytes;
+    return refuse(r, &r->places[i], room - f->context_bytes, text, figures, e);
+}
+
+enum status run_check_cards(struct run *r, struct err *e)
+{
+    struct run_fit f;
+    for (int i = 0; i < r->devices->n; i++)
+        if (run_fit_at(r, i, &f) && !f.fits_now)
+            return refuse_card(r, i, &f, e);
+    return ST_OK;
+}
+
+/* The place whose source refused last; NULL: none did. */
+static struct run_place *place_refused(struct run *r)
+{
+    for (int i = 0; i < r->devices->n; i++)
+        if (r->places[i].source.refused.need_bytes)
+            return &r->places[i];
+    return NULL;
+}
+
+/* What a plan's peak may be where the run failed. */
+static int64_t room_at(const struct run *r, const struct run_place *p)
+{
+    const struct mem_refusal *m = &p->source.refused;
+    int64_t room = m->free_bytes >= 0 ? m->free_bytes + m->held_bytes : 0;
+    if (r->o.budget_bytes > 0 && (room == 0 || r->o.budget_bytes < room))
+        room = r->o.budget_bytes;
+    return room;
+}
+
+void run_note_oom(struct run *r, const struct graph_node *n)
+{
+    struct run_place *p = place_refused(r);
+    if (r->oom_set)
+        return;
+    r->oom = (struct run_oom){0};
+    if (p) {
+        r->oom.need_bytes = p->source.refused.need_bytes;
+        r->oom.room_bytes = room_at(r, p);
+        r->oom.budget_bytes = r->o.budget_bytes;
+    }
+    note(r, p ? p : n ? run_place_of(r, n) : r->place, n ? n->id : NULL);
+}
