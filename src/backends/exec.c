@@ -580,25 +580,28 @@ int exec_first_nonfinite(struct exec *x, int index, struct err *e)
 
 /* ---- reading ---- */
 
-/* In dynamic mode an input gets its storage when the host first asks for it. */
-static void make_ready(struct exec *x, struct exec_program *program, int v)
+enum status exec_inputs_ready(struct exec *x, int index, struct err *e)
 {
-    int k = program->storages.of_value[v];
-    if (x->options.storage != EXEC_DYNAMIC || k == IR_NONE || program->blocks[k])
-        return;
-    struct mem_tag tag = {.what = category_name((enum category)program->storages.category[k])};
-    struct err ignored;
-    int64_t bytes = program->storages.buffers[k].size_bytes;
-    drop_outputs(x, (int)(program - x->programs));
-    if (mem_pool_alloc(x->pool, bytes, tag, &program->blocks[k], &ignored) == ST_OK)
+    struct exec_program *program = program_at(x, index);
+    const struct ir_program *p = program->ir;
+    if (x->options.storage != EXEC_DYNAMIC)
+        return ST_OK;
+    drop_outputs(x, index);
+    for (int v = 0; v < (int)p->values.n; v++) {
+        int k = program->storages.of_value[v];
+        if (ir_value_at(p, v)->kind != VALUE_INPUT || k == IR_NONE || program->blocks[k])
+            continue;
+        struct mem_tag tag = {.what = category_name((enum category)program->storages.category[k])};
+        int64_t bytes = program->storages.buffers[k].size_bytes;
+        TRY(mem_pool_alloc(x->pool, bytes, tag, &program->blocks[k], e));
         program->data[k] = mem_block_data(program->blocks[k]);
+    }
+    return ST_OK;
 }
 
 void *exec_value(struct exec *x, int index, int v)
 {
-    struct exec_program *program = program_at(x, index);
-    make_ready(x, program, v);
-    return address(x, program, v);
+    return address(x, program_at(x, index), v);
 }
 
 struct tensor exec_tensor(struct exec *x, int index, int v)

@@ -54,8 +54,10 @@ void exec_empty(struct exec *x);
  * before, and nothing can run. For weights that wait until another exec has taken its memory. */
 enum status exec_stash(struct exec *x, struct err *e) NODISCARD;
 
-/* Where a variable, or an input or output of program `i`, lies. Valid after exec_map; outputs after
- * a run of that program and before the next run of any. */
+/* Before the host writes inputs of a program: in dynamic mode they get their storage here. */
+enum status exec_inputs_ready(struct exec *x, int program, struct err *e) NODISCARD;
+/* Where a variable, or an input or output of program `i`, lies. Valid after exec_map; inputs after
+ * exec_inputs_ready, outputs after a run of that program and before the next run of any. */
 void *exec_var(struct exec *x, int var);
 void *exec_value(struct exec *x, int program, int value);
 struct tensor exec_tensor(struct exec *x, int program, int value);

@@ -3,13 +3,18 @@
 
 #include "fit_int.h"
 
+#include "base/env.h"
 #include "base/mem.h"
 #include "mem/device.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { ADVICE_PLANS_MAX = 80, BF16_FROM_SM = 80 };
+enum {
+    ADVICE_PLANS_MAX = 80,
+    BF16_FROM_SM = 80,
+    WORTH_PARTS = 100 /* less than a hundredth is no advice */
+};
 
 /* A change, in the order of requirement O1. `id` is a row of train/levers.def. */
 static const struct change {
@@ -19,7 +24,8 @@ static const struct change {
     {"EVAL_BATCH", "reduce the batch_size of validation and evaluation"},
     {"BF16", "set TrainingLoop's precision to bf16"},
     {"FP16", "set TrainingLoop's precision to fp16, which brings its gradient scaler"},
-    {"MICRO_BATCH", "raise TrainingLoop's accumulate_steps and lower batch_size by the same factor"},
+    {"MICRO_BATCH",
+     "raise TrainingLoop's accumulate_steps and lower batch_size by the same factor"},
     {"CHECKPOINT_SELECTIVE", "set TrainingLoop's checkpointing to selective"},
     {"CHECKPOINT_BLOCKS", "set TrainingLoop's checkpointing to blocks (20 to 30% slower)"},
     {"LOSS_CHUNK", "compute the loss in chunks of tokens"},
@@ -61,7 +67,8 @@ static bool best_level(struct advice *a, int lever, struct fit_plan *best)
         p.choice.level[lever] = (signed char)level;
         if (fit_plan_make(&a->fit, &p.choice, &p, &ignored) != ST_OK || !p.valid)
             continue;
-        if (p.peak_bytes >= (found ? best->peak_bytes : a->peak_bytes))
+        if (p.peak_bytes >=
+            (found ? best->peak_bytes : a->peak_bytes - a->peak_bytes / WORTH_PARTS))
             continue;
         *best = p;
         found = true;
@@ -91,7 +98,8 @@ static void say_setting(struct str *out, const char *setting)
         params ? params + 1 : "");
 }
 
-static void add_planned(struct advice *a, const struct change *c, const struct fit_plan *p, int lever)
+static void
+add_planned(struct advice *a, const struct change *c, const struct fit_plan *p, int lever)
 {
     const struct fit_lever *l = &a->fit.levers[lever];
     const char **settings = fit_settings(&a->fit, &p->choice, &a->fit.memory);
@@ -103,20 +111,23 @@ static void add_planned(struct advice *a, const struct change *c, const struct f
     for (const char **s = settings; *s; s++) {
         str_add(&words, s == settings ? "" : ", ");
         say_setting(&words, *s);
-        if (!str_starts(*s, FIT_INSERT))
-            (void)json_array_append_new(set, json_string(*s));
+        (void)json_array_append_new(set, json_string(*s));
     }
+    bool inserts = l->settings[0][0] && str_starts(l->settings[0][0], FIT_INSERT);
     bool fits = enough(a, p->peak_bytes);
     bool statistics = strcmp(c->id, "MICRO_BATCH") == 0 && a->statistics;
     enum fit_group group = statistics ? FIT_OTHER : l->group;
     str_printf(
         &a->text, " (%s): peak %s, %s; %s%s", words.data,
         bytes_text(p->peak_bytes, peak, sizeof peak), fits ? "fits" : "not enough alone",
-        numbers_text[group],
-        statistics ? ": batch statistics see the smaller batch" : "");
+        numbers_text[group], statistics ? ": batch statistics see the smaller batch" : "");
     json_put_str(row, "lever", c->id);
     json_put_str(row, "settings", words.data);
-    json_put(row, "set", set);
+    json_put(row, "set", inserts ? json_null() : set);
+    if (inserts) { /* no --set makes a node: `snug fit --allow lora -o` writes the graph */
+        json_put_str(row, "allow", l->allow);
+        json_decref(set);
+    }
     json_put_str(row, "numbers", numbers[group]);
     json_put_i64(row, "peak_bytes", p->peak_bytes);
     json_put_bool(row, "sufficient", fits);
@@ -164,7 +175,8 @@ static bool trains(const struct graph *g)
     return false;
 }
 
-/* Value by value needs more than the plan: blocks of a few sizes, and no temporary under another. */
+/* Value by value needs more than the plan: blocks of a few sizes, and no temporary under another.
+ */
 static void add_storage(struct advice *a)
 {
     char peak[32];
@@ -268,7 +280,8 @@ static json_t *document(const struct advice *a, const char *original)
     return d;
 }
 
-static void fill_error(const struct advice *a, const char *original, const char *path, struct err *e)
+static void
+fill_error(const struct advice *a, const char *original, const char *path, struct err *e)
 {
     const struct run_oom *o = &a->oom;
     struct str all;
@@ -288,11 +301,13 @@ static void fill_error(const struct advice *a, const char *original, const char 
         err_node(e, o->node->id, o->node->type);
     if (o->room_bytes > 0)
         err_hint(
-            e, "%sno change was made; `snug fit %s --budget %lld` searches combinations of changes%s",
+            e,
+            "%sno change was made; `snug fit %s --budget %lld` searches combinations of changes%s",
             o->before_start ? "nothing has been started: " : "", path, (long long)o->room_bytes,
             a->any_fits ? "" : ", for no single one is enough");
     else
-        err_hint(e, "no change was made; `snug plan %s --set NODE.PARAM=V` shows the bill of one", path);
+        err_hint(
+            e, "no change was made; `snug plan %s --set NODE.PARAM=V` shows the bill of one", path);
     str_release(&all);
 }
 

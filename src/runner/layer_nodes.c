@@ -309,6 +309,7 @@ static enum status execute(struct small *s, struct exec *x, struct err *e)
         if (data)
             model_init_var(s->model, var, data, seed_of(s));
     }
+    TRY(exec_inputs_ready(x, 0, e));
     for (int i = 0; i < s->n_in; i++) {
         void *to = s->in[i] == IR_NONE ? NULL : exec_value(x, 0, s->in[i]);
         if (to)

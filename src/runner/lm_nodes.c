@@ -82,6 +82,7 @@ run_perplexity(struct run *r, struct perplexity *v, struct exec *x, struct err *
     for (int64_t i = 0; i < v->batches; i++) {
         int index = i == v->batches - 1 ? v->last : v->full;
         const struct ir_program *p = v->programs[index];
+        TRY(exec_inputs_ready(x, index, e));
         TRY(loader_next(
             v->loader->open, exec_value(x, index, ir_input_find(p, "input")),
             exec_value(x, index, ir_input_find(p, "target")), &count, e));
@@ -275,6 +276,7 @@ next_scores(struct generation *g, struct exec *x, const float **out, struct err 
     while (g->length[k] < n - from)
         k++;
     const struct ir_program *p = g->programs[k];
+    TRY(exec_inputs_ready(x, k, e));
     int64_t *input = exec_value(x, k, ir_input_find(p, "input"));
     int64_t *position = exec_value(x, k, ir_input_find(p, "position"));
     for (int64_t i = 0; i < g->length[k]; i++)

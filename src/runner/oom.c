@@ -1,5 +1,5 @@
-/* oom.c - a run that does not fit: refused before it starts, or out of memory while it runs. What was
- * needed and what there was, as numbers; plan/oom.h makes the message of them. */
+/* oom.c - a run that does not fit: refused before it starts, or out of memory while it runs. What
+ * was needed and what there was, as numbers; plan/oom.h makes the message of them. */
 #include "runner/run_int.h"
 
 #include "base/env.h"
@@ -91,8 +91,7 @@ enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
             "(target.memory_gib of a queued run) allows it",
             need, has);
     else
-        (void)snprintf(
-            text, sizeof text, "the plan needs %s, and this machine has %s", need, has);
+        (void)snprintf(text, sizeof text, "the plan needs %s, and this machine has %s", need, has);
     struct run_oom *o = &r->oom;
     enum status st = refuse(r, place_with_peak(r), limit - beside, text, figures, e);
     o->budget_bytes = budget_bytes > 0 ? budget_bytes : 0;

@@ -526,6 +526,7 @@ static enum status run_evaluation(
     for (int64_t i = 0; i < p->batches; i++) {
         int index = i == p->batches - 1 ? v->last : v->full;
         const struct ir_program *program = v->programs[index];
+        TRY(exec_inputs_ready(x, index, e));
         TRY(loader_next(
             v->loader->open, exec_value(x, index, ir_input_find(program, "input")),
             exec_value(x, index, ir_input_find(program, "target")), &count, e));
@@ -597,6 +598,8 @@ enum status node_inference(struct run *r, size_t node, struct err *e)
     out->dtype = ir_value_at(p, output)->dtype;
     int64_t count = shape_count(&out->shape), given = shape_count(&in.numbers->shape);
     out->data = ARENA_ARRAY(&r->memory, char, count *dtype_size(out->dtype) + 1);
+    if (st == ST_OK && !r->planning)
+        st = exec_inputs_ready(x, 0, e);
     if (st == ST_OK && !r->planning) {
         void *to = exec_value(x, 0, input);
         for (int64_t i = 0; i < given; i++)

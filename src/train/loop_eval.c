@@ -22,6 +22,7 @@ enum status train_validate(struct train *t, double *loss, double *accuracy, stru
                         t->steps_config.val_last_batch != t->steps_config.val_batch;
         int index = train_program(t, is_short ? STEP_EVAL_SHORT : STEP_EVAL);
         const struct ir_program *p = t->steps.programs[index];
+        TRY(exec_inputs_ready(t->exec, index, e));
         TRY(loader_next(
             t->val_loader, value_of(t, index, ir_input_find(p, "input")),
             value_of(t, index, ir_input_find(p, "target")), &count, e));

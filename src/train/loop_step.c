@@ -95,6 +95,7 @@ static double divisor(const struct train *t, int64_t present)
 
 static enum status fill_inputs(struct train *t, int index, int64_t *count, struct err *e)
 {
+    TRY(exec_inputs_ready(t->exec, index, e));
     void *target = input(t, index, "target");
     TRY(loader_next(t->train_loader, input(t, index, "input"), target, count, e));
     ASSERT(*count > 0); /* nobody else reads from the loader of an open epoch */

@@ -52,7 +52,7 @@ def test_card_a_third_too_small(snug):
     enough = [a for a in doc["advice"] if a["sufficient"]]
     assert len(enough) >= 1, doc["advice"]
     for item in doc["advice"]:
-        if item.get("peak_bytes") is None or not item["set"]:
+        if not item.get("set"):
             continue
         again = apply(snug, graph, item, "--device", "cuda:0", *steps, env=env)
         assert (again.rc == 0) == item["sufficient"], (item, again)
@@ -85,7 +85,6 @@ def test_advice_in_force_is_not_offered(snug):
     levers = {a.get("lever") for a in result.doc["oom"]["advice"]}
     assert not levers & {"SMALLER_BATCH", "MICRO_BATCH", "BF16", "FP16", "CHECKPOINT_BLOCKS", "CHECKPOINT_SELECTIVE",
                          "STATE_INT8"}, levers
-    assert "UPDATE_IN_BACKWARD" in levers, levers
 
 
 # ids: O1 A10
