@@ -371,7 +371,7 @@ show_row(const struct device_answer *d, const struct replay_row *r, int width, s
 
 static void show_recommendation(const struct device_answer *d, struct str *out)
 {
-    char a[32], b[32], c[32];
+    char a[32], b[32];
     const struct replay_outcome *base = &d->rows[0].outcome;
     if (!d->recommending)
         return;
@@ -394,7 +394,6 @@ static void show_recommendation(const struct device_answer *d, struct str *out)
         x->run.oom      ? "; that does not fit either"
         : base->run.oom ? ", and fits"
                         : "");
-    (void)c;
 }
 
 static void show_device(const struct answer *w, const struct device_answer *d, struct str *out)
@@ -414,6 +413,10 @@ static void show_device(const struct answer *w, const struct device_answer *d, s
         char a[32];
         str_printf(out, "  needs: to within %s, the trace is long\n", size(tolerance, a));
     }
+    if (d->capacity_of_oom && !d->rows[0].outcome.run.oom)
+        str_add(
+            out, "  The recording failed; from a clean start the same requests pass under its settings. What\n"
+                 "  failed is the layout that had grown before the first event, or memory that others took.\n");
     show_recommendation(d, out);
 }
 

@@ -37,7 +37,16 @@ struct play {
     uint8_t *done;      /* of the device's lives: the recording has completed the pending free */
     int64_t completing; /* those of them that the pool has not yet completed */
     int64_t reserved_bytes, allocated_bytes;
+    /* The first difference, where it is an address: what was predicted. 0: it is none. */
+    uint64_t wrong_addr;
+    uint32_t wrong_event;
 };
+
+static uint32_t wrongs(const struct replay_exact *x)
+{
+    return x->allocs_wrong_n + x->segments_wrong_n + x->ooms_wrong_n + x->pending_wrong_n +
+           x->blocks_wrong_n;
+}
 
 static void wrong(struct play *p, uint32_t event, const char *fmt, ...) PRINTF(3, 4);
 static void wrong(struct play *p, uint32_t event, const char *fmt, ...)
@@ -352,6 +361,10 @@ static void play_alloc(struct play *p, const struct snap_event *v)
     p->handles[life - p->d->lives_first] = block;
     uint64_t addr = block ? mem_block_addr(block) : 0;
     if (st != ST_OK || addr != v->addr) {
+        if (wrongs(p->out) == 0) {
+            p->wrong_addr = addr;
+            p->wrong_event = p->now;
+        }
         p->out->allocs_wrong_n++;
         wrong(
             p, p->now, "an allocation of %lld bytes is predicted at 0x%llx and was at 0x%llx",
@@ -588,21 +601,50 @@ out:
     return st;
 }
 
+/* The large block of the start that ends where the first wrong address was predicted: the free
+ * block behind it was too small for the request, so the block is larger than what was asked for. 0
+ * bytes: there is none. As long as it lives, all that matters is that nothing fits behind it. */
+static struct replay_slack slack_of(const struct play *p, const struct replay_start *start)
+{
+    const struct mem_pool_snapshot *l = &start->layout;
+    const int64_t most = (int64_t)1 << 20;
+    for (size_t i = 0; i < l->segments_n; i++) {
+        const struct mem_segment_info *g = &l->segments[i];
+        if (g->small || g->expandable || p->wrong_addr - g->addr >= (uint64_t)g->size_bytes)
+            continue;
+        for (size_t k = g->first_block; k + 1 < g->first_block + g->blocks_n; k++) {
+            const struct mem_block_info *b = &l->blocks[k], *behind = b + 1;
+            uint32_t life = start->life_of_block[k];
+            if (behind->addr != p->wrong_addr || life == SNAP_NONE ||
+                behind->state != MEM_BLOCK_FREE || behind->size_bytes <= most + 512)
+                continue;
+            int64_t bytes = behind->size_bytes - most - 512;
+            return (struct replay_slack){life, bytes < most ? bytes : most};
+        }
+    }
+    return (struct replay_slack){0};
+}
+
+/* `slack`: what could be tried next. */
 static enum status attempt(
     const struct snapshot *s, int device, const struct mem_pool_conf *conf,
-    const struct replay_guess *guess, struct replay_exact *out, struct replay_start *start,
-    struct err *e)
+    const struct replay_guess *guess, struct replay_exact *out, struct replay_slack *slack,
+    uint32_t *heads_n, struct err *e)
 {
     struct play p = {.s = s, .d = &s->devices[device], .device = device, .out = out};
     struct mem_pool_conf c = oracle_conf(conf);
+    struct replay_start start;
     *out = (struct replay_exact){.peak_event = SNAP_NONE, .oom_event = SNAP_NONE};
     oracle_init(&p);
     p.handles = mem_alloc(((size_t)p.d->lives_n + 1) * sizeof(struct mem_block *));
     p.done = mem_alloc((size_t)p.d->lives_n + 1);
     p.pools = replay_pools(s, device);
-    enum status st = replay_start_make(s, device, &c, guess, start, e);
+    enum status st = replay_start_make(s, device, &c, guess, &start, e);
+    *heads_n = start.heads_n;
     if (st == ST_OK)
-        st = run(&p, &c, start, guess->total_bytes, e);
+        st = run(&p, &c, &start, guess->total_bytes, e);
+    *slack = st == ST_OK && p.wrong_addr ? slack_of(&p, &start) : (struct replay_slack){0};
+    replay_start_release(&start);
     vec_release(&p.window);
     mem_free(p.handles);
     mem_free(p.done);
@@ -631,13 +673,7 @@ static int64_t total_at_oom(const struct snapshot *s, const struct snap_device *
     return most;
 }
 
-static uint32_t wrongs(const struct replay_exact *x)
-{
-    return x->allocs_wrong_n + x->segments_wrong_n + x->ooms_wrong_n + x->pending_wrong_n +
-           x->blocks_wrong_n;
-}
-
-enum { GUESSES_MAX = 24, GUESSED_EVENTS_MAX = 4000000 };
+enum { GUESSES_MAX = 24, SLACKS_MAX = 64, GUESSED_EVENTS_MAX = 4000000 };
 
 /* The least the card can have, then nothing in the way, then the sizes that cards have. */
 static int list_guesses(const struct snapshot *s, const struct snap_device *d, int64_t *out)
@@ -658,38 +694,85 @@ static int list_guesses(const struct snapshot *s, const struct snap_device *d, i
     return n;
 }
 
+/* All that is tried for a device. */
+struct trial {
+    const struct snapshot *s;
+    int device;
+    const struct mem_pool_conf *conf;
+    int64_t events_n; /* played so far */
+    struct replay_guess best;
+    struct replay_slack slack; /* of the best */
+    enum status st;
+    struct err e;
+    struct replay_exact x;
+};
+
+static bool is_done(const struct trial *t)
+{
+    return (t->st == ST_OK && wrongs(&t->x) == 0) || t->events_n > GUESSED_EVENTS_MAX;
+}
+
+/* Keeps what is better; answers whether it was. */
+static bool try_guess(struct trial *t, const struct replay_guess *guess, uint32_t *heads_n)
+{
+    struct replay_exact x;
+    struct replay_slack slack;
+    struct err e = {0};
+    enum status st = attempt(t->s, t->device, t->conf, guess, &x, &slack, heads_n, &e);
+    bool first = t->events_n == 0;
+    t->events_n += t->s->devices[t->device].events_n + 1;
+    if (!first && (st != ST_OK || (t->st == ST_OK && wrongs(&x) >= wrongs(&t->x))))
+        return false;
+    t->x = x;
+    t->st = st;
+    t->e = e;
+    t->slack = slack;
+    t->best.heads_are_new = guess->heads_are_new;
+    t->best.total_bytes = guess->total_bytes;
+    return true;
+}
+
+/* Where reservations end. */
+static void try_totals(struct trial *t)
+{
+    const struct snap_device *d = &t->s->devices[t->device];
+    bool expands = d->actions_n[SNAP_SEGMENT_MAP] > 0 || t->conf->expandable_segments;
+    int64_t totals[GUESSES_MAX];
+    int n = list_guesses(t->s, d, totals);
+    for (int i = 0; i < 2 * n && (i == 0 || (expands && !is_done(t))); i++) {
+        struct replay_guess guess = {.heads_are_new = i % 2 == 0, .total_bytes = totals[i / 2]};
+        uint32_t heads_n;
+        (void)try_guess(t, &guess, &heads_n);
+        i += heads_n == 0; /* the other answer is the same */
+    }
+}
+
+/* Blocks of the start, one after another as they are met. */
+static void try_slacks(struct trial *t)
+{
+    uint32_t heads_n;
+    while (!is_done(t) && t->st == ST_OK && t->slack.bytes > 0 && t->best.slacks.n < SLACKS_MAX) {
+        vec_push(&t->best.slacks, t->slack);
+        if (!try_guess(t, &t->best, &heads_n))
+            break;
+    }
+}
+
 enum status replay_exact(
     const struct snapshot *s, int device, const struct mem_pool_conf *conf,
     struct replay_exact *out, struct err *e)
 {
-    struct replay_exact x;
-    struct err xe;
-    int64_t totals[GUESSES_MAX];
-    enum status st = ST_INVALID;
+    struct trial t = {.s = s, .device = device, .conf = conf};
     if (device < 0 || device >= s->devices_n)
         return err_set(
             e, ST_INVALID, "the snapshot has no device %d: it has %d", device, s->devices_n);
-    const struct snap_device *d = &s->devices[device];
-    int n = list_guesses(s, d, totals);
-    int64_t events_n = 0;
-    for (int i = 0; i < 2 * n; i++) {
-        struct replay_guess guess = {.heads_are_new = i % 2 == 0, .total_bytes = totals[i / 2]};
-        struct replay_start start;
-        enum status now = attempt(s, device, conf, &guess, &x, &start, &xe);
-        if (i == 0 || (now == ST_OK && (st != ST_OK || wrongs(&x) < wrongs(out)))) {
-            *out = x;
-            st = now;
-        }
-        if (i == 0 && now != ST_OK && e)
-            *e = xe;
-        events_n += d->events_n;
-        i += start.heads_n == 0; /* the other answer is the same */
-        replay_start_release(&start);
-        bool expands = d->actions_n[SNAP_SEGMENT_MAP] > 0 || conf->expandable_segments;
-        if ((st == ST_OK && wrongs(out) == 0) || !expands || events_n > GUESSED_EVENTS_MAX)
-            break;
-    }
-    return st;
+    try_totals(&t);
+    try_slacks(&t);
+    vec_release(&t.best.slacks);
+    *out = t.x;
+    if (t.st != ST_OK && e)
+        *e = t.e;
+    return t.st;
 }
 
 int64_t replay_oom_capacity(const struct replay_exact *x)

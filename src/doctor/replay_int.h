@@ -5,11 +5,17 @@
 #include "doctor/replay.h"
 #include "mem/pool/pool.h"
 
-/* What is not in the file and matters where reservations of expandable segments come to their end.
- */
+/* What is not in the file and may matter. */
+struct replay_slack {
+    uint32_t life; /* its block is so much larger than what was asked for */
+    int64_t bytes;
+};
 struct replay_guess {
+    /* Where reservations of expandable segments come to their end: */
     bool heads_are_new;  /* replay_set_ranges */
     int64_t total_bytes; /* of the card; 0: full reservations end where their last page does */
+    /* Large blocks of the start that no event settles. */
+    VEC(struct replay_slack) slacks;
 };
 
 /* The state before the first event of a device, fit for mem_pool_load. */

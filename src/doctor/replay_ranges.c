@@ -100,7 +100,22 @@ set_pages(struct ranges *q, uint32_t range, struct place like, uint64_t addr, in
     r->high = addr + (uint64_t)size > r->high ? addr + (uint64_t)size : r->high;
 }
 
-/* Ranges of the start: neighbours of one kind share a reservation. */
+static int64_t page_of(const struct ranges *q, bool large)
+{
+    return large ? q->w->conf->large_segment_bytes : SMALL_SEGMENT_BYTES;
+}
+
+/* Whether a reservation may reach from `low` to `high` and have a page at `addr`. */
+static bool
+can_reach(const struct ranges *q, bool large, uint64_t low, uint64_t high, uint64_t addr)
+{
+    int64_t total = q->guess->total_bytes, page = page_of(q, large);
+    int64_t most = (total + total / 8 + page - 1) / page * page;
+    bool aligned = (addr > low ? addr - low : low - addr) % (uint64_t)page == 0;
+    return aligned && (total == 0 || high - low <= (uint64_t)most);
+}
+
+/* Ranges of the start: neighbours of one kind share a reservation, if one can reach so far. */
 static void begin(struct ranges *q)
 {
     struct work *w = q->w;
@@ -110,6 +125,8 @@ static void begin(struct ranges *q)
             continue;
         bool joins = before && before->expandable && before->large == g->large &&
                      before->stream == g->stream && before->pool == g->pool;
+        uint64_t low = joins ? q->all.data[q->all.n - 1].low : 0;
+        joins = joins && can_reach(q, g->large, low, g->addr + (uint64_t)g->size, g->addr);
         uint32_t range = joins ? (uint32_t)q->all.n - 1 : add_range(q, g, g->addr);
         set_pages(q, range, *g, g->addr, g->size);
         w->segments[i].range = range;
@@ -126,7 +143,8 @@ static uint32_t range_of_head(struct ranges *q, const struct place *x)
             continue;
         if (x->addr >= r->low && x->addr < r->high)
             return i;
-        if (x->addr < r->low && (above == SNAP_NONE || r->low < q->all.data[above].low))
+        if (x->addr < r->low && can_reach(q, r->large, x->addr, r->high, r->low) &&
+            (above == SNAP_NONE || r->low < q->all.data[above].low))
             above = i;
     }
     if (above == SNAP_NONE)
@@ -164,7 +182,7 @@ static void on_unmap(struct ranges *q, const struct snap_event *v)
  * card is not guessed, as far as its pages. 0: the pool decides. */
 static int64_t reach_of(const struct ranges *q, const struct range *r)
 {
-    int64_t page = r->large ? q->w->conf->large_segment_bytes : SMALL_SEGMENT_BYTES;
+    int64_t page = page_of(q, r->large);
     int64_t pages = (int64_t)(r->high - r->low), total = q->guess->total_bytes;
     if (!r->full)
         return 0;

@@ -241,9 +241,8 @@ static void settle_by_events(struct work *w, int64_t *open)
             continue;
         const struct snap_life *life = &s->lives[w->early[k].life];
         uint64_t end = life->addr + (uint64_t)w->early[k].size;
-        if (life->free_completed < i) { /* merged with what lies behind: no longer of interest */
-            open[k] = 0;
-        } else if (v->addr >= end && v->addr - end <= SLACK_BYTES_MAX) {
+        /* Once it is freed it is merged with what lies behind, and tells nothing any more. */
+        if (life->free_completed > i && v->addr >= end && v->addr - end <= SLACK_BYTES_MAX) {
             w->early[k].size += (int64_t)(v->addr - end);
             open[k] = 0;
         }
@@ -252,7 +251,15 @@ static void settle_by_events(struct work *w, int64_t *open)
         w->out->ambiguous_n += open[k] != 0;
 }
 
-static void settle_sizes(struct work *w)
+static void settle_by_guess(struct work *w, const struct replay_guess *guess, const int64_t *open)
+{
+    for (size_t i = 0; i < guess->slacks.n; i++)
+        for (size_t k = 0; k < w->early_n; k++)
+            if (w->early[k].life == guess->slacks.data[i].life && open[k])
+                w->early[k].size += guess->slacks.data[i].bytes;
+}
+
+static void settle_sizes(struct work *w, const struct replay_guess *guess)
 {
     int64_t *open = mem_alloc((w->early_n + 1) * sizeof *open);
     size_t at = 0;
@@ -266,6 +273,7 @@ static void settle_sizes(struct work *w)
         settle_gaps(w, g, first, at - first, open);
     }
     settle_by_events(w, open);
+    settle_by_guess(w, guess, open);
     mem_free(open);
 }
 
@@ -342,7 +350,7 @@ enum status replay_start_make(
     replay_tell_sizes(&w);
     list_segments(&w);
     list_lives(&w);
-    settle_sizes(&w);
+    settle_sizes(&w, guess);
     make_layout(&w);
     replay_set_ranges(&w, guess);
 out:

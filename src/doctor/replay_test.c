@@ -58,7 +58,7 @@ static struct replay_exact check_exact(const char *folder, const char *name)
 
 TEST(
     replay_real,
-    "T8: real recordings: every address, segment event and block of the end is predicted")
+    "T5: real recordings: every address, segment event and block of the end is predicted")
 {
     struct replay_exact x = check_exact("snapshots", "tiny_97_events.pickle");
     CHECK_EQ(x.allocs_n, 36);
@@ -79,7 +79,7 @@ TEST(
 
 TEST(
     replay_kinds,
-    "T8: rings, streams, pending frees, private pools, rounding, max_split_size are predicted")
+    "T5: rings, streams, pending frees, private pools, rounding, max_split_size are predicted")
 {
     static const char *const names[] = {"plain.pickle",   "ring.pickle",    "streams.pickle",
                                         "pending.pickle", "private.pickle", "pool_ids.pickle",
@@ -89,7 +89,7 @@ TEST(
     CHECK(check_exact("traces", "pending.pickle").pending_n > 100);
 }
 
-TEST(replay_oom, "T8: requests that failed fail again, after the same segments were given back")
+TEST(replay_oom, "T5: requests that failed fail again, after the same segments were given back")
 {
     CHECK(check_exact("traces", "split_oom.pickle").ooms_n > 0);
     CHECK_EQ(check_exact("traces", "oom.pickle").ooms_n, 0);
@@ -98,7 +98,7 @@ TEST(replay_oom, "T8: requests that failed fail again, after the same segments w
 
 TEST(
     replay_expandable,
-    "T8: expandable segments: every map and unmap, on several devices, up to a failed request")
+    "T5: expandable segments: every map and unmap, on several devices, up to a failed request")
 {
     CHECK(check_exact("traces", "expandable.pickle").segments_n > 100);
     (void)check_exact("traces", "expandable_ring.pickle");
@@ -108,7 +108,7 @@ TEST(
 
 TEST(
     replay_differs,
-    "T8: a recording that the rules do not explain is said to differ, with the first place")
+    "T5: a recording that the rules do not explain is said to differ, with the first place")
 {
     struct snapshot *s = open_file("snapshots", "train_bf16_s512.pickle");
     struct snap_event *v = &s->events[s->devices[0].events_first + 1000];
@@ -132,7 +132,7 @@ TEST(
 
 TEST(
     replay_recorded_settings,
-    "T8: the settings of the recording come from its text and its numbers")
+    "T5: the settings of the recording come from its text and its numbers")
 {
     struct mem_pool_conf conf;
     struct snapshot *s = open_file("traces", "split.pickle");
@@ -170,7 +170,7 @@ ask(const struct snapshot *s, const char *setting, int64_t capacity, int orders)
 
 TEST(
     replay_clean_start,
-    "T8: from the events alone the reserved peak is within 1 % of the recorded one")
+    "T5: from the events alone the reserved peak is within 1 % of the recorded one")
 {
     static const struct {
         const char *name;
@@ -194,7 +194,7 @@ TEST(
 
 TEST(
     replay_capacity,
-    "T8: the smallest capacity passes, less runs out of memory; flushes are counted")
+    "T5: the smallest capacity passes, less runs out of memory; flushes are counted")
 {
     struct snapshot *s = open_file("snapshots", "train_bf16_s512.pickle");
     struct replay_outcome x = ask(s, "", 0, 1);
@@ -212,7 +212,7 @@ TEST(
 
 TEST(
     replay_expandable_helps,
-    "T8: the same requests under expandable segments need less, by maps instead of segments")
+    "T5: the same requests under expandable segments need less, by maps instead of segments")
 {
     struct snapshot *s = open_file("traces", "plain.pickle");
     struct replay_outcome native = ask(s, "", 0, 1),
@@ -226,7 +226,7 @@ TEST(
 
 TEST(
     replay_oom_still,
-    "T8: with what the device had left, the recorded failure happens again or it does not")
+    "T5: with what the device had left, the recorded failure happens again or it does not")
 {
     struct snapshot *s = open_file("traces", "expandable_oom.pickle");
     struct replay_exact x = exact_of(s, 0);
@@ -240,7 +240,7 @@ TEST(
 }
 
 TEST(
-    replay_search, "T8: a setting is recommended only if it fits where the recorded one does not, "
+    replay_search, "T5: a setting is recommended only if it fits where the recorded one does not, "
                    "or saves 2 % and 64 MiB")
 {
     struct replay_row rows[3] = {0};
@@ -272,7 +272,7 @@ TEST(
 
 TEST(
     replay_no_device,
-    "T8: a device that is not there is an error; one without events has only its blocks")
+    "T5: a device that is not there is an error; one without events has only its blocks")
 {
     struct err e = {0};
     struct mem_pool_conf conf;

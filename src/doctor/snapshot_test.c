@@ -126,7 +126,7 @@ static void check_settings(const struct snapshot *s)
 }
 
 TEST(
-    snapshot_forms, "T3: pickles of protocols 2 to 5, of PyTorch's C++ pickler, padded, in a page, "
+    snapshot_forms, "T4: pickles of protocols 2 to 5, of PyTorch's C++ pickler, padded, in a page, "
                     "and JSON give the same")
 {
     static const char *const names[] = {
@@ -149,7 +149,7 @@ TEST(
 
 TEST(
     snapshot_old,
-    "T3: a snapshot of 2.0 has its frames and requested sizes in the history of blocks")
+    "T4: a snapshot of 2.0 has its frames and requested sizes in the history of blocks")
 {
     struct snapshot *s = read_ok("snapshot", "old.pickle");
     check_segments(s);
@@ -159,7 +159,7 @@ TEST(
     snapshot_free(s);
 }
 
-TEST(snapshot_list, "T3: a plain list of segments is a snapshot without events")
+TEST(snapshot_list, "T4: a plain list of segments is a snapshot without events")
 {
     struct snapshot *s = read_ok("snapshot", "list.pickle");
     check_segments(s);
@@ -168,7 +168,7 @@ TEST(snapshot_list, "T3: a plain list of segments is a snapshot without events")
     snapshot_free(s);
 }
 
-TEST(snapshot_lenient, "T3: unknown keys, pool ids as lists and -1 as nine bytes are read over")
+TEST(snapshot_lenient, "T4: unknown keys, pool ids as lists and -1 as nine bytes are read over")
 {
     struct snapshot *s = read_ok("snapshot", "lenient.pickle");
     check_segments(s);
@@ -194,7 +194,7 @@ TEST(snapshot_own, "T2: our own JSON shares stacks by number and says who asked"
     snapshot_free(s);
 }
 
-TEST(snapshot_real, "T3: figures of real snapshots: reserved, allocated, events, code paths")
+TEST(snapshot_real, "T4: figures of real snapshots: reserved, allocated, events, code paths")
 {
     static const struct {
         const char *name;
@@ -220,7 +220,7 @@ TEST(snapshot_real, "T3: figures of real snapshots: reserved, allocated, events,
     }
 }
 
-TEST(snapshot_refused, "T3: opcodes that could name, make or call something are refused by name")
+TEST(snapshot_refused, "T4: opcodes that could name, make or call something are refused by name")
 {
     static const char *const names[] = {"GLOBAL", "STACK_GLOBAL", "REDUCE",         "BUILD",
                                         "INST",   "OBJ",          "NEWOBJ",         "NEWOBJ_EX",
@@ -236,7 +236,7 @@ TEST(snapshot_refused, "T3: opcodes that could name, make or call something are 
     }
 }
 
-TEST(snapshot_hostile, "T3: damaged and hostile files are errors that say where")
+TEST(snapshot_hostile, "T4: damaged and hostile files are errors that say where")
 {
     check_refused("memo_get.pickle", ST_CORRUPT, "nothing was memoized there");
     check_refused("memo_put.pickle", ST_CORRUPT, "no memo is so large");
@@ -267,7 +267,7 @@ TEST(snapshot_hostile, "T3: damaged and hostile files are errors that say where"
     check_refused("json_trailing.json", ST_CORRUPT, "no value");
 }
 
-TEST(snapshot_nested_lists, "T3: a hundred thousand nested lists cost their bytes and no depth")
+TEST(snapshot_nested_lists, "T4: a hundred thousand nested lists cost their bytes and no depth")
 {
     struct err e = {0};
     struct snapshot *s = NULL;
@@ -282,7 +282,7 @@ TEST(snapshot_nested_lists, "T3: a hundred thousand nested lists cost their byte
     mem_free(data);
 }
 
-TEST(snapshot_truncated, "T3: a file that ends anywhere is an error, never a crash")
+TEST(snapshot_truncated, "T4: a file that ends anywhere is an error, never a crash")
 {
     static const char *const names[] = {
         "protocol4.pickle", "cpp.pickle", "shared.json", "page.html"};
@@ -306,7 +306,7 @@ TEST(snapshot_truncated, "T3: a file that ends anywhere is an error, never a cra
     }
 }
 
-TEST(snapshot_limit, "T3: more host memory than allowed is out of memory, not a crash")
+TEST(snapshot_limit, "T4: more host memory than allowed is out of memory, not a crash")
 {
     struct err e = {0};
     enum status st = ST_OOM;
@@ -328,7 +328,7 @@ static void tell(void *ctx, int64_t done, int64_t total)
     told_total = total;
 }
 
-TEST(snapshot_progress, "T3: a long read tells how far it is, of how much")
+TEST(snapshot_progress, "T4: a long read tells how far it is, of how much")
 {
     struct err e = {0};
     struct snapshot *s = NULL;
@@ -339,7 +339,7 @@ TEST(snapshot_progress, "T3: a long read tells how far it is, of how much")
     snapshot_free(s);
 }
 
-TEST(snapshot_look, "T3: what may be a snapshot is seen from its first bytes")
+TEST(snapshot_look, "T4: what may be a snapshot is seen from its first bytes")
 {
     CHECK(snapshot_looks_like("\x80\x04\x95", 3));
     CHECK(snapshot_looks_like("{\"segments\": [", 14));
