@@ -126,8 +126,9 @@ struct replay_question
 replay_question_for(const struct snapshot *s, int device, int64_t capacity_bytes);
 
 /* A setting is better if it passes where the first row runs out of memory, or if its smallest
- * capacity is lower by REPLAY_MARGIN_PERCENT of the first row's, and by REPLAY_MARGIN_BYTES. The
- * best of them, or -1 when none is. All rows were asked to bisect. */
+ * capacity is lower by REPLAY_MARGIN_PERCENT of the first row's, and by REPLAY_MARGIN_BYTES. Among
+ * several: the first that passes where the recorded one does not; else a later one only if it is
+ * better than an earlier one in the same way. -1: none is. All rows were asked to bisect. */
 enum { REPLAY_MARGIN_PERCENT = 2, REPLAY_MARGIN_BYTES = 64 << 20 };
 int replay_recommend(const struct replay_row *rows, int n);
 

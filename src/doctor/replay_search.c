@@ -67,15 +67,11 @@ static bool is_better(const struct replay_outcome *x, const struct replay_outcom
 
 int replay_recommend(const struct replay_row *rows, int n)
 {
-    int best = -1;
+    int best = 0;
     for (int i = 1; i < n; i++) {
-        const struct replay_outcome *x = &rows[i].outcome,
-                                    *y = best < 0 ? NULL : &rows[best].outcome;
-        if (!is_better(x, &rows[0].outcome))
-            continue;
-        if (!y || (y->run.oom && !x->run.oom) ||
-            (y->run.oom == x->run.oom && x->capacity_needed_bytes < y->capacity_needed_bytes))
+        bool enough = best > 0 && rows[0].outcome.run.oom && !rows[best].outcome.run.oom;
+        if (!enough && is_better(&rows[i].outcome, &rows[best].outcome))
             best = i;
     }
-    return best;
+    return best > 0 ? best : -1;
 }

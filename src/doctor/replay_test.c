@@ -253,6 +253,8 @@ TEST(
     CHECK_EQ(replay_recommend(rows, 3), 1);
     rows[2].outcome.capacity_needed_bytes = 9 * gib;
     CHECK_EQ(replay_recommend(rows, 3), 2);
+    rows[0].outcome.run.oom = true; /* the first that passes, not the one that needs least */
+    CHECK_EQ(replay_recommend(rows, 3), 1);
     rows[0].outcome.run.oom = rows[2].outcome.run.oom = true;
     CHECK_EQ(replay_recommend(rows, 3), 1);
     for (int i = 0; i < 3; i++)
