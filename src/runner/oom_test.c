@@ -100,8 +100,9 @@ TEST_WITHIN(
 }
 
 TEST_WITHIN(
-    ran_out_then_smaller, "O3: after running out at an operator nothing is held, and a smaller run "
-                          "gives a fresh one's bits")
+    ran_out_then_smaller, 300,
+    "O3: after running out at an operator nothing is held, and a smaller run "
+    "gives a fresh one's bits")
 {
     need_data();
     check_then_smaller(EXEC_DYNAMIC, (45705408 + (3 << 20)), false);
