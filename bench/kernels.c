@@ -483,7 +483,7 @@ static void update(const char *name, struct optim_attr o, enum dtype t)
     c.in[c.n_in++] = fresh(DT_F32, LAYOUT_ROW, w);
     double *hyper = (c.in[c.n_in++] = fresh(DT_F64, LAYOUT_ROW, SHAPE(5))).data;
     float *ctl = (c.in[c.n_in++] = fresh(DT_F32, LAYOUT_ROW, SHAPE(4))).data;
-    hyper[0] = 1e-3, hyper[1] = 5, hyper[2] = NAN, hyper[3] = 1, hyper[4] = 2;
+    hyper[0] = 1e-3, hyper[1] = 5, hyper[2] = (double)NAN, hyper[3] = 1, hyper[4] = 2;
     ctl[0] = ctl[1] = 1, ctl[2] = 0;
     double s = time_call(OP_OPTIMIZER, &c);
     (void)printf("%-44s %9.3f ms %7.1f ms per 124M\n", name, s * 1e3, s * 1e3 * 124439808 / count);

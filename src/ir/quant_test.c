@@ -26,9 +26,9 @@ TEST(quant_dynamic_map, "L4: 256 ascending values, 0 and 1 among them, the paper
         CHECK(m->value[m->zero] == 0 && m->value[255] == 1.0f);
         CHECK_EQ(m->zero, s ? 127 : 0);
         /* The top decade: 64 parts of [0.1, 1] with a sign, 128 without. */
-        CHECK_NEAR(m->value[254], 1 - 0.45 / (s ? 64 : 128), 1e-6);
-        CHECK_NEAR(m->value[m->zero + 1], s ? 0.55e-6 : 0.325e-6, 1e-12);
-        CHECK_NEAR(m->value[0], s ? -(1 - 0.45 / 64) : 0, 1e-6);
+        CHECK_NEAR((double)m->value[254], 1 - 0.45 / (s ? 64 : 128), 1e-6);
+        CHECK_NEAR((double)m->value[m->zero + 1], s ? 0.55e-6 : 0.325e-6, 1e-12);
+        CHECK_NEAR((double)m->value[0], s ? -(1 - 0.45 / 64) : 0, 1e-6);
     }
 }
 
@@ -151,9 +151,9 @@ TEST(quant_nf4_values, "L3 case-T77: 0.5 in a block of absmax 1 is read as 0.440
     w.n = 64;
     quant_weight_store(&w, x);
     CHECK_EQ(quant_weight_block(&w, 0, y), 64);
-    CHECK_NEAR(y[1], 0.440710, 1e-6);
+    CHECK_NEAR((double)y[1], 0.440710, 1e-6);
     CHECK(y[0] == 1 && y[2] == -1 && y[3] == 0);
-    CHECK_NEAR(y[4], 0.0795803, 1e-6);
+    CHECK_NEAR((double)y[4], 0.0795803, 1e-6);
     CHECK(y[5] == 0);
     CHECK_EQ(codes[0], 0xfc); /* the first element in the upper half */
 }

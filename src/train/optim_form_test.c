@@ -432,8 +432,8 @@ TEST(
         *trial_var(&t, "layers.l.lora_A.weight") = 3;
         *trial_var(&t, "layers.l.lora_B.weight") = 0;
         trial_run(&t);
-        CHECK_NEAR(*trial_var(&t, "layers.l.lora_B.weight"), -0.6, 1e-6);
-        CHECK_NEAR(*trial_var(&t, "layers.l.lora_A.weight"), 3, 0);
+        CHECK_NEAR((double)*trial_var(&t, "layers.l.lora_B.weight"), -0.6, 1e-6);
+        CHECK_NEAR((double)*trial_var(&t, "layers.l.lora_A.weight"), 3, 0);
         CHECK_NEAR(trial_w(&t), 2, 0);
         trial_close(&t);
     }
@@ -474,6 +474,6 @@ TEST(
     up[0] = 0.2f;
     struct model_values values = {value_at, &t};
     model_merged(t.model, a->weight, &values, merged);
-    CHECK_NEAR(merged[1], 0.540710, 1e-6);
+    CHECK_NEAR((double)merged[1], 0.540710, 1e-6);
     trial_close(&t);
 }

@@ -467,7 +467,7 @@ static void check_chance(enum dtype t, double w, double step)
     struct optim_attr a = {.kind = OPTIM_SGD, .stochastic = true, .stream = 7};
     opt16_begin(&o, a, t, N, w);
     opt_step(&o, 1, step, 1);
-    double sum = 0, low = INFINITY, high = -INFINITY;
+    double sum = 0, low = (double)INFINITY, high = -(double)INFINITY;
     for (int i = 0; i < N; i++) {
         double x = kt_at(&o.k.in[0], i);
         sum += x;
