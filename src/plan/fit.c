@@ -84,8 +84,8 @@ out:
     return st;
 }
 
-enum status fit_graph_with(
-    const struct fit *f, const struct fit_choice *c, struct graph **out, struct err *e)
+enum status
+fit_graph_with(const struct fit *f, const struct fit_choice *c, struct graph **out, struct err *e)
 {
     struct graph *g = NULL;
     struct arena memory;
@@ -125,7 +125,8 @@ fit_plan_make(struct fit *f, const struct fit_choice *c, struct fit_plan *out, s
     struct graph *g = NULL;
     struct run *r = NULL;
     struct run_options o = f->o.run;
-    if (!f->advice) /* advice is for a run under its budget, with the frugal kernels that it takes */
+    if (!f->advice) /* advice is for a run under its budget, with the frugal kernels that it takes
+                     */
         o.budget_bytes = 0;
     o.quick = true;
     enum status st = fit_graph_with(f, c, &g, e);

@@ -228,6 +228,8 @@ static json_t *torch_json(const struct torch_estimate *x)
     json_put_str(d, "operator", x->peak.what ? x->peak.what : "");
     json_put(d, "by_line", by);
     json_put(d, "phases", phases);
+    if (x->reserved_bytes)
+        json_put_i64(d, "reserved_bytes", x->reserved_bytes);
     json_put_i64(d, "context_bytes", x->context_bytes);
     json_put_i64(d, "total_bytes", x->total_bytes);
     if (x->unknown[0])
@@ -340,6 +342,8 @@ static void torch_text(const json_t *d, const char *title, struct str *out)
             line(out, tape_kind_name((enum tape_kind)k), bytes);
     }
     line(out, "allocated", json_get_i64(d, "peak_bytes", 0));
+    if (json_get_i64(d, "reserved_bytes", 0))
+        line(out, "reserved by the caching allocator", json_get_i64(d, "reserved_bytes", 0));
     if (json_get_i64(d, "context_bytes", 0)) {
         line(out, "context (outside its counter)", json_get_i64(d, "context_bytes", 0));
         line(out, "on the card", json_get_i64(d, "total_bytes", 0));

@@ -127,7 +127,7 @@ int tape_storage(struct tape *t, int64_t bytes, enum tape_kind k)
     vec_push(&t->storages, s);
     count(t, &s, 1);
     if (t->watch)
-        t->watch(s.bytes, t->live, t->what, t->watch_ctx);
+        t->watch((int)t->storages.n - 1, s.bytes, t->what, t->watch_ctx);
     note(t, &t->peak);
     note(t, &t->by_phase[t->phase]);
     return (int)t->storages.n - 1;
@@ -148,7 +148,7 @@ void tape_unref(struct tape *t, int storage)
         return;
     count(t, s, -1);
     if (t->watch)
-        t->watch(-s->bytes, t->live, t->what, t->watch_ctx);
+        t->watch(storage, -s->bytes, t->what, t->watch_ctx);
 }
 
 static void save(struct tape *t, struct node *n, int storage)

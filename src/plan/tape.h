@@ -114,8 +114,8 @@ void tape_record(struct tape *t, bool on); /* torch.no_grad() */
 /* A second gradient of a value makes a new sum (PyTorch before 2.0) instead of being added in
  * place. */
 void tape_sum_anew(struct tape *t, bool on);
-/* Called for every allocation (bytes > 0) and free (< 0), with what is alive afterwards. */
-typedef void tape_watch(int64_t bytes, int64_t live, const char *what, void *ctx);
+/* Called for every allocation (bytes > 0) and free (< 0) of a storage. */
+typedef void tape_watch(int storage, int64_t bytes, const char *what, void *ctx);
 void tape_set_watch(struct tape *t, tape_watch *watch, void *ctx);
 
 void tape_enter(struct tape *t, enum tape_phase p, int layer);

@@ -4,6 +4,8 @@
 
 #include "base/mem.h"
 #include "ir/optim_state.h"
+#include "mem/pool/pool.h"
+#include "mem/virtual.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -130,8 +132,8 @@ static void residents(struct replay *r)
             (void)tape_storage(r->t, shape_count(&s) * dtype_size(var->dtype), TAPE_MOMENTS);
         }
     }
-    if (r->o->cuda)
-        (void)tape_storage(r->t, 2 * (r->o->sm >= 90 ? 33554432 : 8519680), TAPE_WORKSPACE);
+    for (int i = 0; r->o->cuda && i < 2; i++)
+        (void)tape_storage(r->t, r->o->sm >= 90 ? 33554432 : 8519680, TAPE_WORKSPACE);
 }
 
 static void inputs(struct replay *r)
@@ -240,18 +242,36 @@ static bool decays_gradient(const struct optim_attr *a)
     return a->weight_decay != 0 && a->kind != OPTIM_ADAMW && a->kind != OPTIM_ADAFACTOR;
 }
 
+static bool is_trained(const struct replay *r, size_t i)
+{
+    const struct ir_value *v = &r->p->values.data[i];
+    return v->kind == VALUE_VAR && v->def == IR_NONE && tape_needs_grad(r->t, r->at[i].v);
+}
+
+/* All parameters at once: so many lists of temporaries, a tensor of each parameter's size. */
+static void step_foreach(struct replay *r, int copies)
+{
+    VEC(int) held = {0};
+    for (int k = 0; k < copies; k++)
+        for (size_t i = 0; i < r->p->values.n; i++)
+            if (is_trained(r, i))
+                vec_push(&held, tape_storage(r->t, r->at[i].n * 4, TAPE_STEP));
+    for (size_t i = 0; i < held.n; i++)
+        tape_unref(r->t, held.data[i]);
+    vec_release(&held);
+}
+
 static void step(struct replay *r)
 {
     const struct step_row *row = step_of(r->o->optim.kind);
     int decay = decays_gradient(&r->o->optim), held = -1;
     tape_enter(r->t, TAPE_PHASE_STEP, -1);
     if (r->o->cuda) {
-        tape_flash(r->t, (row->copies + decay) * r->out->trainable * 4, TAPE_STEP);
+        step_foreach(r, row->copies + decay);
         return;
     }
     for (size_t i = 0; i < r->p->values.n; i++) {
-        const struct ir_value *v = &r->p->values.data[i];
-        if (v->kind != VALUE_VAR || v->def != IR_NONE || !tape_needs_grad(r->t, r->at[i].v))
+        if (!is_trained(r, i))
             continue;
         int64_t bytes = replay_bytes(r->at[i]);
         tape_flash(r->t, (decay + row->most) * bytes, TAPE_STEP);
@@ -291,6 +311,46 @@ static void run(struct replay *r)
     }
 }
 
+/* ---- what the allocator takes from the card ---- */
+
+struct reserving {
+    struct mem_virtual *device;
+    struct mem_pool *pool;
+    VEC(struct mem_block *) blocks; /* by storage */
+};
+
+static void reserve(int storage, int64_t bytes, const char *what, void *ctx)
+{
+    struct reserving *v = ctx;
+    struct mem_block *block = NULL;
+    struct err ignored;
+    while (v->blocks.n <= (size_t)storage)
+        vec_push(&v->blocks, NULL);
+    if (bytes < 0)
+        mem_pool_give(v->pool, v->blocks.data[storage]);
+    else if (
+        mem_pool_alloc(v->pool, bytes, (struct mem_tag){.what = what}, &block, &ignored) != ST_OK)
+        block = NULL; /* beyond what any card has: the figure is a lower bound then */
+    v->blocks.data[storage] = block;
+}
+
+static void reserving_begin(struct reserving *v, struct tape *t)
+{
+    *v = (struct reserving){.device = mem_virtual_new(NULL)};
+    v->pool = mem_pool_new(mem_virtual_source(v->device));
+    tape_set_watch(t, reserve, v);
+}
+
+static int64_t reserving_end(struct reserving *v)
+{
+    struct mem_pool_stats stats;
+    mem_pool_stats(v->pool, &stats);
+    mem_pool_free(v->pool);
+    mem_virtual_free(v->device);
+    vec_release(&v->blocks);
+    return stats.reserved_bytes[MEM_STAT_ALL].peak;
+}
+
 enum status torch_estimate_make(
     const struct ir_program *p, const struct torch_options *o, struct torch_estimate *out,
     struct err *e)
@@ -307,14 +367,17 @@ enum status torch_estimate_make(
     for (size_t i = 0; i < p->vars->list.n; i++)
         r.cast[i] = -1;
     tape_sum_anew(r.t, !o->cuda);
-    tape_set_watch(r.t, o->watch, o->watch_ctx);
+    struct reserving device;
+    if (o->cuda)
+        reserving_begin(&device, r.t);
     find_uses(&r);
     run(&r);
+    out->reserved_bytes = o->cuda ? reserving_end(&device) : 0;
     out->peak = *tape_peak(r.t);
     for (int i = 0; i < TAPE_PHASE_COUNT; i++)
         out->phase[i] = *tape_phase_peak(r.t, (enum tape_phase)i);
     out->context_bytes = o->context_bytes;
-    out->total_bytes = out->peak.bytes + o->context_bytes;
+    out->total_bytes = (o->cuda ? out->reserved_bytes : out->peak.bytes) + o->context_bytes;
     tape_free(r.t);
     mem_free(r.at);
     mem_free(r.last_use);

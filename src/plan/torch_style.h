@@ -26,13 +26,14 @@ struct torch_options {
     int sm; /* compute capability; from 90 on workspaces are 32 MiB */
     int64_t context_bytes;
     struct optim_attr optim;
-    tape_watch *watch; /* may be NULL */
-    void *watch_ctx;
 };
 struct torch_estimate {
     struct tape_peak peak, phase[TAPE_PHASE_COUNT];
     int64_t parameters, trainable;
-    int64_t context_bytes, total_bytes; /* peak and context */
+    /* CUDA: what PyTorch's caching allocator, in its default settings, has taken from the card at
+     * most when the same tensors come and go (mem/pool); 0 on the CPU. */
+    int64_t reserved_bytes;
+    int64_t context_bytes, total_bytes; /* total: reserved (CPU: peak) and context */
     char unknown[128];                  /* operators without a row, as text; "" */
 };
 void torch_options_defaults(struct torch_options *o, bool cuda);

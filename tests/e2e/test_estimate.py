@@ -248,7 +248,9 @@ def test_three_figures_stay_apart(snug):
     for one in (cpu, card):
         assert sum(one["by_line"].values()) == one["peak_bytes"] == max(one["phases"].values())
         assert "left_out" not in one
-    assert "context" not in cpu["by_line"] and card["total_bytes"] == card["peak_bytes"] + card["context_bytes"]
+    assert "context" not in cpu["by_line"] and card["total_bytes"] == card["reserved_bytes"] + card["context_bytes"]
+    assert card["reserved_bytes"] % (2 << 20) == 0 and "reserved_bytes" not in cpu, card
+    assert card["peak_bytes"] <= card["reserved_bytes"] <= 1.3 * card["peak_bytes"] + (60 << 20), card
     assert card["by_line"]["workspaces"] == 2 * 8519680
     text = snug("estimate", snug.example("fashion-cnn")).out
     for word in ("plan (exact", "static estimate", "PyTorch-style estimate, on a card", "on the CPU"):
