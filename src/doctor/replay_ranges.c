@@ -201,9 +201,9 @@ static void set_layout(struct ranges *q)
     struct work *w = q->w;
     struct mem_pool_snapshot *l = &w->out->layout;
     for (size_t i = 0; i < l->segments_n; i++) {
-        const struct range *r = &q->all.data[w->segments[i].range];
         if (!l->segments[i].expandable)
             continue;
+        const struct range *r = &q->all.data[w->segments[i].range];
         l->segments[i].reserved_addr = r->low;
         l->segments[i].reserved_bytes = reach_of(q, r);
     }

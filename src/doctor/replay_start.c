@@ -160,9 +160,9 @@ static void list_segments(struct work *w)
             w->segments[n++] = w->places.slots[i];
     qsort(w->segments, n, sizeof *w->segments, by_address);
     for (size_t i = 0; i < n; i++) {
-        struct place *last = &w->segments[w->segments_n - 1];
+        struct place *last = w->segments_n > 0 ? &w->segments[w->segments_n - 1] : NULL;
         const struct place *x = &w->segments[i];
-        if (w->segments_n > 0 && x->expandable && last->expandable && x->large == last->large &&
+        if (last && x->expandable && last->expandable && x->large == last->large &&
             x->stream == last->stream && x->pool == last->pool &&
             last->addr + (uint64_t)last->size == x->addr)
             last->size += x->size;

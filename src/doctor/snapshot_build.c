@@ -367,6 +367,7 @@ enum status snap_build_init(struct snap_build *b, struct err *e)
     const struct snapshot_options *o = b->in.options;
     b->held_bytes_max = o && o->memory_bytes ? o->memory_bytes : host_capacity_bytes();
     arena_init(&b->arena);
+    SNAP_ROOM(b, &b->items, 1); /* slices of nothing point somewhere too */
     for (size_t i = 0; i < KEY_COUNT; i++) {
         TRY(snap_text_id(b, keys[i], strlen(keys[i]), &id));
         ASSERT(id == i);
