@@ -164,6 +164,8 @@ struct precision_device run_place_precision(const struct run_place *p, const cha
 
 bool run_fit_at(const struct run *r, int i, struct run_fit *out)
 {
+    if (i < 0 || i >= r->devices->n)
+        return false;
     const struct run_place *p = &r->places[i];
     struct device *d = p->device;
     struct device_memory m;

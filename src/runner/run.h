@@ -77,8 +77,7 @@ struct run_fit {
     int64_t capacity_bytes, free_bytes; /* -1 unknown; free: now */
     bool fits_now, fits_at_all;
 };
-/* Device i of the list; false past its end is never asked for: i below DEVICES_MAX and the list's
- * length. False: no card, or none that the run uses. */
+/* Device i of the list; false where it is no card, none that the run uses, or past the end. */
 bool run_fit_at(const struct run *r, int i, struct run_fit *out);
 /* ST_OOM where a card that the run uses cannot hold the plan: never, or not now. */
 enum status run_check_cards(struct run *r, struct err *e) NODISCARD;

@@ -136,7 +136,6 @@ def same_numbers(a, b):
     return all(a["metrics"].get(k) == b["metrics"].get(k) for k in keys)
 
 
-# ids: B6
 def test_card_gives_the_cpus_bits(snug):
     need_fashion()
     graph = snug.write("g.json", small(model=CNN, validate=True, train__max_steps=20, train__batch_metrics=True,
@@ -236,7 +235,6 @@ BIG = layers(("Flatten", {}), ("Linear", {"in_features": 784, "out_features": 20
              ("Linear", {"in_features": 2048, "out_features": 10}))
 
 
-# ids: B6
 def test_two_processes_on_one_card(snug):
     """The second sees what the first left, and runs out; a kill -9 of the first frees its memory for the third."""
     need_fashion()
@@ -283,7 +281,6 @@ def test_demo_on_a_card(snug):
     assert run.rc == 3 and "1. batch_size" in run.doc["error"]["detail"] and run.doc["metrics"] is None, run
 
 
-# ids: D2
 def test_nodes_on_two_devices(snug):
     """A model trained on one card and evaluated on another, or on the CPU: its weights are copied there."""
     need_fashion()
