@@ -61,10 +61,10 @@ enum status shared_lock(struct shared *s, int64_t at, int wait_ms, struct err *e
             return err_errno(e, "cannot lock \"%s\"", s->path);
         if (clock_ns() > until)
             return err_set(
-                e, ST_IO, "could not lock \"%s\": another process has held it for %d ms", s->path,
-                wait_ms);
+                e, ST_IO, "could not lock \"%s\" for %d s: another process holds it", s->path,
+                wait_ms / 1000);
         (void)nanosleep(&pause, NULL);
-        if (pause.tv_nsec < 1000000)
+        if (pause.tv_nsec < 400000)
             pause.tv_nsec += pause.tv_nsec / 2;
     }
     return ST_OK;

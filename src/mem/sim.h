@@ -10,7 +10,7 @@
  * FORMAT of DIR/UUID.card (numbers are of the machine's byte order)
  *      0  "snugcard", version u32, slots u32, capacity i64, check u64; 64 bytes
  *   64+64i  slot i: pid i64, context i64, held i64, others i64, check u64; 64 bytes
- * Locks (base/shared.h): byte 0 while the file is read or changed; byte 64+64i as long as slot i is
+ * Locks (base/shared.h): byte 0 while the file is read or changed, byte 1 for who is next; byte 64+64i as long as slot i is
  * somebody's. A slot whose lock is free is nobody's, whatever it says: what a dead process held is
  * free again, also when it was killed in the middle of a write. A file that is empty, cut off or
  * damaged is made anew when nobody has a slot, and is ST_CORRUPT otherwise.

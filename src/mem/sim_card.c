@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOCK_WAIT_MS = 10000, REOPENS_MAX = 8 };
+enum { LOCK_WAIT_MS = 60000, REOPENS_MAX = 8 };
+enum { LOCK_TABLE = 0, LOCK_NEXT = 1 }; /* bytes */
 
 struct header {
     char magic[8];
@@ -58,6 +59,16 @@ static uint64_t check_of(const void *data, size_t n)
 static int64_t slot_at(int i)
 {
     return (int64_t)(sizeof(struct header) + (size_t)i * sizeof(struct slot));
+}
+
+/* Whoever has the second lock is next for the first: a process that comes again at once cannot
+ * pass those that wait. */
+static enum status lock_table(struct sim_card *c, struct err *e)
+{
+    TRY(shared_lock(&c->file, LOCK_NEXT, LOCK_WAIT_MS, e));
+    enum status st = shared_lock(&c->file, LOCK_TABLE, LOCK_WAIT_MS, e);
+    shared_unlock(&c->file, LOCK_NEXT);
+    return st;
 }
 
 /* ---- the file, under the lock of byte 0 ---- */
@@ -192,7 +203,7 @@ static enum status open_locked(struct sim_card *c, bool make, struct err *e)
 {
     for (int i = 0; i < REOPENS_MAX; i++) {
         TRY(shared_open(&c->file, c->path, make, e));
-        enum status st = shared_lock(&c->file, 0, LOCK_WAIT_MS, e);
+        enum status st = lock_table(c, e);
         if (st == ST_OK && !shared_gone(&c->file))
             return ST_OK;
         shared_close(&c->file);
@@ -240,7 +251,7 @@ static enum status attach(struct sim_card *c, struct err *e)
     if (st == ST_OK)
         st = claim_slot(c, e);
     if (st == ST_OK) {
-        shared_unlock(&c->file, 0);
+        shared_unlock(&c->file, LOCK_TABLE);
         return ST_OK;
     }
     shared_close(&c->file);
@@ -313,7 +324,7 @@ static enum status charge(struct sim_card *c, int64_t bytes, struct err *e)
     /* A child of fork has the parent's open file, and no slot of its own. */
     if (c->slot < 0 || c->pid != (int64_t)getpid())
         return err_set(e, ST_INTERNAL, "card %s is not this process's", c->spec.name);
-    enum status st = shared_lock(&c->file, 0, LOCK_WAIT_MS, bytes > 0 ? e : &ignored);
+    enum status st = lock_table(c, bytes > 0 ? e : &ignored);
     if (bytes > 0) {
         if (st == ST_OK)
             st = take(c, bytes, e);
@@ -322,7 +333,7 @@ static enum status charge(struct sim_card *c, int64_t bytes, struct err *e)
         c->behind = true;
     }
     if (st == ST_OK || c->slot >= 0)
-        shared_unlock(&c->file, 0);
+        shared_unlock(&c->file, LOCK_TABLE);
     return bytes > 0 ? st : ST_OK;
 }
 
@@ -355,8 +366,7 @@ static enum status look(struct sim_card *c, struct sim_state *out, struct err *e
 {
     bool attached = c->slot >= 0;
     int64_t left = 0;
-    enum status st =
-        attached ? shared_lock(&c->file, 0, LOCK_WAIT_MS, e) : open_locked(c, false, e);
+    enum status st = attached ? lock_table(c, e) : open_locked(c, false, e);
     if (st == ST_NOT_FOUND) { /* nobody has been on the card */
         out->free_bytes = c->spec.capacity_bytes - c->spec.others_bytes;
         return ST_OK;
@@ -368,7 +378,7 @@ static enum status look(struct sim_card *c, struct sim_state *out, struct err *e
     if (st == ST_OK)
         fill_state(c, left, out);
     if (attached)
-        shared_unlock(&c->file, 0);
+        shared_unlock(&c->file, LOCK_TABLE);
     else
         shared_close(&c->file);
     return st;

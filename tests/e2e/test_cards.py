@@ -278,7 +278,9 @@ def test_demo_on_a_card(snug):
     size = result.doc["peak_bytes"] * 2 // 3 + 20 * MIB
     env = cards("small:%d:sm86:context=20MiB" % size)
     run = snug.json("run", snug.example("fashion-cnn"), "--device", "cuda:0", env=env)
-    assert run.rc == 3 and "1. batch_size" in run.doc["error"]["detail"] and run.doc["metrics"] is None, run
+    error = run.doc["error"]
+    assert run.rc == 3 and "reduce batch_size on the DataLoader node" in error["message"] + error["detail"], run
+    assert run.doc["metrics"] is None, run
 
 
 def test_nodes_on_two_devices(snug):
