@@ -148,6 +148,7 @@ void exec_free(struct exec *x)
     exec_report_release(x);
     if (x->plan.programs)
         mem_plan_set_release(&x->plan);
+    exec_history_close(x);
     mem_pool_free(x->pool);
     if (x->arena)
         mem_source_give_rest(x->source, x->arena, x->taken_bytes, x->taken_held_bytes);
@@ -209,6 +210,8 @@ static enum status map_planned(struct exec *x, struct err *e)
         for (size_t i = 0; i < program->ir->ops.n; i++)
             point_call(x, program, &program->calls[i]);
     }
+    exec_memory_seen(x, -1);
+    exec_history_arena(x);
     return ST_OK;
 }
 
@@ -217,9 +220,13 @@ static enum status map_dynamic(struct exec *x, struct err *e)
     struct mem_pool_conf conf;
     TRY(mem_pool_conf_env(&conf, NULL, e));
     x->pool = mem_pool_open(x->source, &(struct mem_pool_options){.conf = &conf});
+    exec_history_pool(x);
     for (size_t i = 0; i < x->plan.persistent_n; i++) {
         const struct ir_var *v = &x->vars->list.data[i];
-        struct mem_tag tag = {.what = category_name(v->category), .node = v->name};
+        struct mem_tag tag = {
+            .what = category_name(v->category),
+            .node = v->node == IR_NONE ? v->name : x->vars->nodes.data[v->node]};
+        exec_history_var(x, (int)i);
         TRY(mem_pool_alloc(x->pool, var_bytes(v), tag, &x->var_blocks[i], e));
         x->var_data[i] = mem_block_data(x->var_blocks[i]);
         if (x->var_data[i])
@@ -248,9 +255,12 @@ enum status exec_map(struct exec *x, struct err *e)
     x->source = x->options.source;
     if (!x->source)
         TRY(own_source(x, e));
+    exec_history_open(x);
     for (size_t i = 0; x->options.lender && i < x->options.lender->plan.persistent_n; i++)
         x->var_data[i] = x->options.lender->var_data[i];
-    return x->options.storage == EXEC_PLANNED ? map_planned(x, e) : map_dynamic(x, e);
+    enum status st = x->options.storage == EXEC_PLANNED ? map_planned(x, e) : map_dynamic(x, e);
+    exec_history_failed(x, st);
+    return st;
 }
 
 /* What lies from `start` on goes back to the system, and is not held any more. */
@@ -266,6 +276,7 @@ static void give_pages_from(struct exec *x, int64_t start)
     if (start < x->taken_held_bytes) {
         mem_source_lower(x->source, x->taken_held_bytes - start);
         x->taken_held_bytes = start;
+        exec_history_resize(x);
     }
 }
 
@@ -358,6 +369,7 @@ static enum status hold_again(struct exec *x, struct err *e)
             e, ST_OOM, "could not get %lld bytes from device \"%s\" again", (long long)missing,
             x->source->device);
     x->taken_held_bytes = x->taken_bytes;
+    exec_history_resize(x);
     return ST_OK;
 }
 
@@ -517,8 +529,11 @@ enum status exec_run(struct exec *x, int index, struct err *e)
     struct exec_program *program = program_at(x, index);
     bool dynamic = x->options.storage == EXEC_DYNAMIC;
     enum status st = hold_again(x, e);
+    exec_history_run(x, index);
     exec_library_watch(true);
     for (int i = 0; i < (int)program->ir->ops.n && st == ST_OK; i++) {
+        if (x->history)
+            exec_history_begin(x, index, i);
         if (dynamic)
             st = begin_dynamic(x, program, i, e);
         int64_t from = program->times_ns ? clock_ns() : 0;
@@ -530,12 +545,16 @@ enum status exec_run(struct exec *x, int index, struct err *e)
             end_dynamic(x, program, i);
         else if (!program->seen && program->calls[i].kernel)
             see_call(x, program, &program->calls[i]);
+        if (x->history)
+            exec_history_end(x, index, i);
     }
     exec_library_watch(false);
     program->seen = st == ST_OK;
     program->timed_runs++;
+    exec_memory_seen(x, index);
     if (exec_library_peak_bytes() > x->library_bytes_peak)
         x->library_bytes_peak = exec_library_peak_bytes();
+    exec_history_failed(x, st);
     if (st != ST_OK && dynamic)
         end_dynamic(x, program, -1);
     return st;
@@ -587,13 +606,16 @@ enum status exec_inputs_ready(struct exec *x, int index, struct err *e)
     if (x->options.storage != EXEC_DYNAMIC)
         return ST_OK;
     drop_outputs(x, index);
+    exec_history_host(x);
     for (int v = 0; v < (int)p->values.n; v++) {
         int k = program->storages.of_value[v];
         if (ir_value_at(p, v)->kind != VALUE_INPUT || k == IR_NONE || program->blocks[k])
             continue;
         struct mem_tag tag = {.what = category_name((enum category)program->storages.category[k])};
         int64_t bytes = program->storages.buffers[k].size_bytes;
-        TRY(mem_pool_alloc(x->pool, bytes, tag, &program->blocks[k], e));
+        enum status st = mem_pool_alloc(x->pool, bytes, tag, &program->blocks[k], e);
+        exec_history_failed(x, st);
+        TRY(st);
         program->data[k] = mem_block_data(program->blocks[k]);
     }
     return ST_OK;

@@ -62,6 +62,8 @@ void *exec_var(struct exec *x, int var);
 void *exec_value(struct exec *x, int program, int value);
 struct tensor exec_tensor(struct exec *x, int program, int value);
 enum status exec_run(struct exec *x, int program, struct err *e) NODISCARD;
+/* The step that runs from here on, for the history of the device (mem/history.h). */
+void exec_step(struct exec *x, int64_t step);
 /* Runs program `i` again with a look at every result: the first operator whose floating output is
  * not finite, or IR_NONE. Requirement P10. Mutating operators of the update phase are not run. */
 int exec_first_nonfinite(struct exec *x, int program, struct err *e);
@@ -77,6 +79,22 @@ int64_t exec_peak_measured(const struct exec *x);
 /* What stays held after exec_trim: planned, and the high water of the variables' addresses. */
 int64_t exec_kept_planned(const struct exec *x);
 int64_t exec_kept_measured(const struct exec *x);
+
+/* ---- at any moment ---- */
+/* Live: what is in use; reserved: what is held of the device. A lender's variables count in both.
+ * Peaks since the start, or since exec_memory_reset. In planned mode what lives after a run are the
+ * variables and the outputs. */
+struct exec_memory {
+    int64_t live_bytes, live_bytes_peak, reserved_bytes, reserved_bytes_peak;
+};
+void exec_memory(const struct exec *x, struct exec_memory *out);
+void exec_memory_reset(struct exec *x); /* peak = now */
+/* {"live_bytes", .., "reserved_minus_live_bytes"}: a new reference. */
+json_t *exec_memory_json(const struct exec_memory *m);
+/* The same as the statistics of a pool, for its summary table. In planned mode every buffer that a
+ * run placed counts as an allocation. */
+struct mem_pool_stats;
+void exec_memory_stats(const struct exec *x, struct mem_pool_stats *out);
 
 /* ---- the memory bill ---- */
 struct exec_holder { /* one row of by_node at the peak */

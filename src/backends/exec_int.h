@@ -43,7 +43,8 @@ struct exec_program {
     void **data;               /* by storage: address while it lives */
     bool seen;                 /* addresses counted: they are the same in every run */
     int64_t *times_ns;         /* by operator, of the timed runs; NULL: not profiled */
-    int64_t timed_runs;        /* -1: the next run warms up */
+    int64_t runs_n;
+    int64_t timed_runs; /* -1: the next run warms up */
 };
 
 struct exec {
@@ -58,25 +59,41 @@ struct exec {
     struct mem_source *source;     /* NULL before exec_map */
     struct mem_pool *pool;         /* dynamic mode */
     struct mem_block **var_blocks; /* dynamic mode */
+    struct exec_history *history;  /* NULL: nobody records */
     char *arena;                   /* planned mode: start of the mapping */
     int64_t arena_bytes;           /* with the source's tail */
     int64_t taken_bytes;           /* of the source, and how much of it is still held: exec_trim */
     int64_t taken_held_bytes;
     char *stash; /* exec_stash: the variables on the host */
     void **var_data;
-    int64_t held_bytes;         /* the lender's variables */
-    int64_t measured_var_bytes; /* high water of variables alone */
-    int64_t measured_bytes;     /* high water of the addresses that kernels were handed */
-    int64_t overrun_bytes;      /* most bytes a kernel wrote past an operand */
+    int64_t held_bytes;                                       /* the lender's variables */
+    int64_t live_bytes, live_bytes_peak, reserved_bytes_peak; /* planned mode: exec_memory */
+    int64_t measured_var_bytes;                               /* high water of variables alone */
+    int64_t measured_bytes; /* high water of the addresses that kernels were handed */
+    int64_t overrun_bytes;  /* most bytes a kernel wrote past an operand */
     int64_t library_bytes_peak;
     struct exec_report report;
     int64_t **timelines; /* by program */
     struct arena memory;
 };
 
+void exec_memory_seen(struct exec *x, int program); /* planned mode: it ran */
 void exec_profile_add(struct exec_program *p, int op, int64_t ns);
 enum status exec_report_make(struct exec *x, struct err *e) NODISCARD;
 void exec_report_release(struct exec *x);
+
+/* exec_history.c: does nothing where the source has no history. */
+void exec_history_open(struct exec *x);         /* after the source is known */
+void exec_history_pool(struct exec *x);         /* dynamic mode: the pool is there */
+void exec_history_var(struct exec *x, int var); /* before a variable gets its block */
+void exec_history_host(struct exec *x);
+void exec_history_failed(struct exec *x, enum status st);
+void exec_history_arena(struct exec *x);            /* planned mode: the arena is mapped */
+void exec_history_resize(struct exec *x);           /* more or less of the arena is held */
+void exec_history_close(struct exec *x);            /* before all is given back */
+void exec_history_run(struct exec *x, int program); /* a run begins */
+void exec_history_begin(struct exec *x, int program, int op);
+void exec_history_end(struct exec *x, int program, int op);
 
 /* Allocations made by libraries while a kernel runs (interpose.c). Blocks below
  * EXEC_LIBRARY_LEAST bytes are bookkeeping of the library's calls and are not counted. */

@@ -81,6 +81,7 @@ static void show_result(const struct run *r)
     str_init(&out);
     bill_result_text(d, colour_on(stdout), &out);
     profile_text(d, colour_on(stdout), &out);
+    str_add(&out, json_get_str(d, "memory_summary", ""));
     (void)fputs(out.data, stdout);
     (void)fflush(stdout);
     str_release(&out);

@@ -18,6 +18,10 @@ struct run_options run_options_of(const struct args *a)
         .resume = v[OPTION_RESUME].text,
         .dump_after = v[OPTION_DUMP_AFTER].text,
         .profile = v[OPTION_PROFILE].given,
+        .memory_history = v[OPTION_MEMORY_HISTORY].text,
+        .memory_history_max = v[OPTION_MEMORY_HISTORY_MAX].number,
+        .memory_steps = v[OPTION_MEMORY_STEPS].given,
+        .memory_summary = v[OPTION_MEMORY_SUMMARY].given,
     };
     if (v[OPTION_MEMORY].given && strcmp(v[OPTION_MEMORY].text, "dynamic") == 0)
         o.storage = EXEC_DYNAMIC;

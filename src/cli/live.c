@@ -224,6 +224,21 @@ static void on_path(struct live *l, const json_t *event)
     str_release(&s);
 }
 
+/* --memory-steps: what an update needed, or where it failed. */
+static void on_memory(struct live *l, const json_t *event)
+{
+    char live[32], peak[32], reserved[32], line[400];
+    const char *failed = json_get_str(event, "failed_at", NULL);
+    (void)snprintf(
+        line, sizeof line, "step %lld: live %s, at most %s; reserved %s%s%.200s",
+        (long long)json_get_i64(event, "step", 0),
+        bytes_text(json_get_i64(event, "live_bytes", 0), live, sizeof live),
+        bytes_text(json_get_i64(event, "live_bytes_peak", 0), peak, sizeof peak),
+        bytes_text(json_get_i64(event, "reserved_bytes", 0), reserved, sizeof reserved),
+        failed ? "; failed at " : "", failed ? failed : "");
+    say(l, line);
+}
+
 static void on_log(struct live *l, const json_t *event)
 {
     say(l, json_get_str(event, "message", ""));
@@ -320,6 +335,8 @@ static const struct {
     {"warning", on_warning},
     {"saved", on_path},
     {"checkpoint", on_path},
+    {"memory_history", on_path},
+    {"memory", on_memory},
     {"evaluation", on_evaluation},
     {"val_step", on_val_step},
     {"perplexity", on_perplexity},

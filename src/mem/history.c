@@ -5,6 +5,7 @@
 #include "base/rng.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { RING_START = 4096, LIVE_START = 1024, FRAMES_MAX = 2 };
@@ -101,6 +102,7 @@ void mem_history_free(struct mem_history *h)
         mem_history_unwatch(h, h->watched->pool);
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         intern_release(tables[i]);
+    history_parts_release(&h->parts);
     vec_release(&h->nodes);
     vec_release(&h->devices);
     vec_release(&h->segments);
@@ -119,6 +121,15 @@ static void lock(struct mem_history *h)
 static void unlock(struct mem_history *h)
 {
     (void)pthread_mutex_unlock(&h->lock);
+}
+
+/* False, and not locked, when nothing is recorded any more. */
+static bool begin_recording(struct mem_history *h)
+{
+    lock(h);
+    if (h->frozen)
+        unlock(h);
+    return !h->frozen;
 }
 
 /* ---- names ---- */
@@ -312,13 +323,52 @@ static void end_block(struct mem_history *h, struct history_event *v)
         live_drop(h, v->device, v->addr);
 }
 
+/* ---- segments ---- */
+
+static struct history_segment *segment_at(struct mem_history *h, int device, uint64_t addr)
+{
+    for (size_t i = 0; i < h->segments.n; i++)
+        if (h->segments.data[i].addr == addr && h->segments.data[i].device == device)
+            return &h->segments.data[i];
+    return NULL;
+}
+
+uint32_t history_segment_stack(const struct mem_history *h, int device, uint64_t addr)
+{
+    for (size_t i = 0; i < h->segments.n; i++)
+        if (h->segments.data[i].addr == addr && h->segments.data[i].device == device)
+            return h->segments.data[i].stack;
+    return 0;
+}
+
+static void segment_put(struct mem_history *h, const struct history_event *v, bool of_pool)
+{
+    struct history_segment s = {
+        .addr = v->addr,
+        .size_bytes = v->size_bytes,
+        .stack = v->stack,
+        .device = v->device,
+        .of_pool = of_pool};
+    vec_push(&h->segments, s);
+}
+
+/* Ranges of expandable segments come and go by other borders than they came: what is not found at
+ * this address stays until its pool ends. */
+static void segment_drop(struct mem_history *h, int device, uint64_t addr)
+{
+    struct history_segment *s = segment_at(h, device, addr);
+    if (s)
+        *s = h->segments.data[--h->segments.n];
+}
+
 /* ---- pools ---- */
 
 static void hear(void *ctx, const struct mem_event *m)
 {
     const struct history_watched *w = ctx;
     struct mem_history *h = w->history;
-    lock(h);
+    if (!begin_recording(h))
+        return;
     struct history_event v = event_of(h, m->kind, w->device);
     v.addr = m->kind == MEM_EVENT_OOM ? (uint64_t)m->device_free_bytes : m->addr;
     v.size_bytes = m->size_bytes;
@@ -335,9 +385,16 @@ static void hear(void *ctx, const struct mem_event *m)
         begin_block(h, &v);
         break;
     case MEM_EVENT_SEGMENT_ALLOC:
-    case MEM_EVENT_SEGMENT_FREE:
     case MEM_EVENT_SEGMENT_MAP:
+        v.tag = tag_id(h, m->tag.node, m->tag.what);
+        push(h, &v);
+        segment_put(h, &v, true);
+        break;
+    case MEM_EVENT_SEGMENT_FREE:
     case MEM_EVENT_SEGMENT_UNMAP:
+        push(h, &v);
+        segment_drop(h, v.device, v.addr);
+        break;
     case MEM_EVENT_SNAPSHOT:
     case MEM_EVENT_OOM:
         v.tag = tag_id(h, m->tag.node, m->tag.what);
@@ -366,6 +423,8 @@ static void end_pool(struct history_watched *w)
 {
     struct mem_history *h = w->history;
     struct mem_pool_snapshot s;
+    if (h->frozen)
+        return;
     mem_pool_snapshot(w->pool, &s);
     lock(h);
     for (size_t i = 0; i < s.blocks_n; i++) {
@@ -386,6 +445,7 @@ static void end_pool(struct history_watched *w)
         v.addr = s.segments[i].addr;
         v.size_bytes = s.segments[i].size_bytes;
         push(h, &v);
+        segment_drop(h, w->device, v.addr);
     }
     unlock(h);
     mem_pool_snapshot_release(&s);
@@ -409,15 +469,14 @@ void mem_history_unwatch(struct mem_history *h, struct mem_pool *p)
 
 void mem_history_segment(struct mem_history *h, int device, uint64_t addr, int64_t size_bytes)
 {
-    lock(h);
+    if (!begin_recording(h))
+        return;
     h->now_us = clock_wall_us();
     struct history_event v = event_of(h, MEM_EVENT_SEGMENT_ALLOC, device);
     v.addr = addr;
     v.size_bytes = size_bytes;
     push(h, &v);
-    struct history_segment segment = {
-        .addr = addr, .size_bytes = size_bytes, .stack = v.stack, .tag = v.tag, .device = device};
-    vec_push(&h->segments, segment);
+    segment_put(h, &v, false);
     unlock(h);
 }
 
@@ -437,7 +496,8 @@ void mem_history_alloc(
     struct mem_history *h, int device, uint64_t addr, int64_t size_bytes, const char *category,
     const char *node)
 {
-    lock(h);
+    if (!begin_recording(h))
+        return;
     struct history_event v = event_of(h, MEM_EVENT_ALLOC, device);
     v.addr = addr;
     v.size_bytes = size_bytes;
@@ -446,75 +506,70 @@ void mem_history_alloc(
     unlock(h);
 }
 
+void mem_history_hold(
+    struct mem_history *h, int device, uint64_t addr, int64_t size_bytes, const char *category,
+    const char *node)
+{
+    if (!begin_recording(h))
+        return;
+    struct history_block b = {addr,    size_bytes,     h->at, tag_id(h, node, category),
+                              h->step, (uint8_t)device};
+    live_put(h, &b);
+    unlock(h);
+}
+
 void mem_history_give(struct mem_history *h, int device, uint64_t addr)
 {
-    lock(h);
+    if (!begin_recording(h))
+        return;
     const struct history_block *b = history_live(h, device, addr);
     if (b)
         give(h, b);
     unlock(h);
 }
 
-static struct history_segment *segment_at(struct mem_history *h, int device, uint64_t addr)
+static int by_address(const void *a, const void *b)
 {
-    for (size_t i = 0; i < h->segments.n; i++)
-        if (h->segments.data[i].addr == addr && h->segments.data[i].device == device)
-            return &h->segments.data[i];
-    return NULL;
+    const struct history_block *x = a, *y = b;
+    return x->addr < y->addr ? -1 : x->addr > y->addr;
 }
 
-/* Ends what lives in [from, to). */
+/* Ends what lives in [from, to), in order of address. */
 static void give_range(struct mem_history *h, int device, uint64_t from, uint64_t to)
 {
+    VEC(struct history_block) list = {0};
     for (size_t k = 0; k < h->live_cap; k++) {
-        struct history_block b = h->live[k];
-        if (b.addr < from || b.addr >= to || b.device != device)
-            continue;
-        give(h, &b);
-        k--; /* another may have moved here */
+        const struct history_block *b = &h->live[k];
+        if (b->addr >= from && b->addr < to && b->device == device)
+            vec_push(&list, *b);
     }
-}
-
-void mem_history_segment_resize(
-    struct mem_history *h, int device, uint64_t addr, int64_t size_bytes)
-{
-    lock(h);
-    struct history_segment *s = segment_at(h, device, addr);
-    if (s && s->size_bytes != size_bytes) {
-        int64_t more = size_bytes - s->size_bytes, least = more > 0 ? s->size_bytes : size_bytes;
-        struct history_event v =
-            event_of(h, more > 0 ? MEM_EVENT_SEGMENT_MAP : MEM_EVENT_SEGMENT_UNMAP, device);
-        v.addr = addr + (uint64_t)least;
-        v.size_bytes = more > 0 ? more : -more;
-        if (more < 0)
-            give_range(h, device, v.addr, v.addr + (uint64_t)v.size_bytes);
-        push(h, &v);
-        s->size_bytes = size_bytes;
-        s->expandable = true;
-    }
-    unlock(h);
+    if (list.n > 1)
+        qsort(list.data, list.n, sizeof *list.data, by_address);
+    for (size_t i = 0; i < list.n; i++)
+        give(h, &list.data[i]);
+    vec_release(&list);
 }
 
 void mem_history_segment_end(struct mem_history *h, int device, uint64_t addr)
 {
-    lock(h);
+    if (!begin_recording(h))
+        return;
     struct history_segment *s = segment_at(h, device, addr);
     if (s) {
-        struct history_event v =
-            event_of(h, s->expandable ? MEM_EVENT_SEGMENT_UNMAP : MEM_EVENT_SEGMENT_FREE, device);
+        struct history_event v = event_of(h, MEM_EVENT_SEGMENT_FREE, device);
         v.addr = addr;
         v.size_bytes = s->size_bytes;
         give_range(h, device, addr, addr + (uint64_t)s->size_bytes);
-        if (v.size_bytes)
-            push(h, &v);
-        *s = h->segments.data[--h->segments.n];
+        push(h, &v);
+        segment_drop(h, device, addr);
     }
     unlock(h);
 }
 
 void mem_history_oom(struct mem_history *h, int device, int64_t size_bytes, int64_t free_bytes)
 {
-    lock(h);
+    if (!begin_recording(h))
+        return;
     struct history_event v = event_of(h, MEM_EVENT_OOM, device);
     v.addr = (uint64_t)free_bytes;
     v.size_bytes = size_bytes;
@@ -523,10 +578,22 @@ void mem_history_oom(struct mem_history *h, int device, int64_t size_bytes, int6
     unlock(h);
 }
 
+void mem_history_freeze(struct mem_history *h)
+{
+    struct history_parts parts;
+    if (h->frozen)
+        return;
+    history_parts_take(h, &parts);
+    lock(h);
+    h->parts = parts;
+    h->frozen = true;
+    unlock(h);
+}
+
 void mem_history_counts(struct mem_history *h, struct mem_history_counts *out)
 {
     lock(h);
     *out = (struct mem_history_counts){
-        (int64_t)h->n, h->lost_n, h->ooms_n, (int64_t)h->live_n, (int64_t)h->segments.n};
+        (int64_t)h->n, h->lost_n, h->ooms_n, (int64_t)h->live_n, (int64_t)h->segments.n, h->frozen};
     unlock(h);
 }

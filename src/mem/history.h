@@ -76,23 +76,29 @@ void mem_history_unwatch(struct mem_history *h, struct mem_pool *p);
 /* Memory that no pool manages: a segment, and parts of it that live and die at planned addresses.
  * The end of a segment ends what still lives in it. */
 void mem_history_segment(struct mem_history *h, int device, uint64_t addr, int64_t size_bytes);
-/* From here on so many bytes from the segment's start are held; what lived behind ends. */
-void mem_history_segment_resize(
-    struct mem_history *h, int device, uint64_t addr, int64_t size_bytes);
 void mem_history_segment_end(struct mem_history *h, int device, uint64_t addr);
 void mem_history_alloc(
     struct mem_history *h, int device, uint64_t addr, int64_t size_bytes, const char *category,
     const char *node);
 void mem_history_give(struct mem_history *h, int device, uint64_t addr);
 
+/* Like alloc, for what was there before the recording began: no event. */
+void mem_history_hold(
+    struct mem_history *h, int device, uint64_t addr, int64_t size_bytes, const char *category,
+    const char *node);
+
 /* A request that could not be met. A pool's are heard from it. */
 void mem_history_oom(struct mem_history *h, int device, int64_t size_bytes, int64_t free_bytes);
+/* The state of now is what will be written, whatever is given back later, and nothing is recorded
+ * any more: for failures, while memory is still held. Later calls do nothing. */
+void mem_history_freeze(struct mem_history *h);
 
 /* ---- Reading ---- */
 
 struct mem_history_counts {
     int64_t events_n, lost_n, ooms_n; /* held, overwritten, requests that failed */
     int64_t live_blocks_n, segments_n;
+    bool frozen;
 };
 void mem_history_counts(struct mem_history *h, struct mem_history_counts *out);
 

@@ -48,13 +48,12 @@ struct history_block {
     uint8_t device;
 };
 
-/* A segment that no pool manages. */
 struct history_segment {
     uint64_t addr;
     int64_t size_bytes;
-    uint32_t stack, tag;
+    uint32_t stack;
     int device;
-    bool expandable; /* it was resized */
+    bool of_pool; /* else an arena: what lies in it is known here alone */
 };
 
 struct history_watched {
@@ -62,6 +61,16 @@ struct history_watched {
     struct mem_pool *pool;
     int device;
     struct history_watched *next;
+};
+
+/* Memory of one pool or arena, as a pool's snapshot. */
+struct history_part {
+    int device;
+    bool of_pool;
+    struct mem_pool_snapshot s;
+};
+struct history_parts {
+    VEC(struct history_part) list;
 };
 
 struct history_node {
@@ -85,11 +94,19 @@ struct mem_history {
     struct history_block *live; /* by hash of the address */
     size_t live_cap, live_n;
 
+    bool frozen;
+    struct history_parts parts; /* frozen: the state that is written */
+
     uint32_t at; /* stack */
     int32_t step;
     int64_t now_us;
 };
 
+/* Pools and arenas as they are. Without the lock: pools tell the history of their snapshots. */
+void history_parts_take(struct mem_history *h, struct history_parts *out);
+void history_parts_release(struct history_parts *p);
+/* The stack that a segment was taken under. */
+uint32_t history_segment_stack(const struct mem_history *h, int device, uint64_t addr);
 const char *history_text(const struct mem_history *h, uint32_t id);
 const struct history_block *history_live(const struct mem_history *h, int device, uint64_t addr);
 

@@ -211,6 +211,43 @@ TEST(
     mem_virtual_free(v);
 }
 
+TEST(history_freeze, "T2: what is written after a failure is the state at the failure")
+{
+    struct mem_virtual_options o = {.capacity_bytes = 64 * MIB};
+    struct mem_virtual *v = mem_virtual_new(&o);
+    struct mem_pool *p = mem_pool_new(mem_virtual_source(v));
+    struct mem_history *h = mem_history_new(0);
+    struct mem_history_counts counts;
+    struct mem_block *b;
+    struct err e = {0};
+    int device = mem_history_device(h, &cpu);
+    mem_history_segment(h, device, ARENA, 4096);
+    mem_history_hold(h, device, ARENA, 1024, "parameters", "model");
+    mem_history_watch(h, device, p);
+    struct mem_block *a = get(p, 3 * MIB, "activations");
+    CHECK_EQ(mem_pool_alloc(p, 60 * MIB, (struct mem_tag){0}, &b, &e), ST_OOM);
+    mem_history_freeze(h);
+    mem_history_counts(h, &counts);
+    int64_t events = counts.events_n;
+    mem_pool_give(p, a);
+    mem_history_unwatch(h, p);
+    mem_pool_free(p);
+    mem_history_segment_end(h, device, ARENA);
+    mem_history_freeze(h);
+    mem_history_counts(h, &counts);
+    CHECK_EQ(counts.events_n, events);
+    json_t *d = written(h), *segments = json_object_get(d, "segments"), *blocks;
+    CHECK_EQ(json_array_size(segments), 2);
+    blocks = json_object_get(at(segments, 0), "blocks");
+    if (json_get_i64(at(segments, 0), "total_size", 0) != 4096)
+        blocks = json_object_get(at(segments, 1), "blocks");
+    CHECK_STR(json_get_str(at(blocks, 0), "category", ""), "parameters");
+    CHECK_STR(json_get_str(at(trace(d), events - 1), "action", ""), "snapshot");
+    json_decref(d);
+    mem_history_free(h);
+    mem_virtual_free(v);
+}
+
 /* The bytes of a document that has one of everything. */
 static size_t sample(char *out, size_t cap, bool pickle)
 {

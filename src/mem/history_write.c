@@ -9,19 +9,11 @@
 
 #define MIB ((int64_t)1 << 20)
 
-/* Memory of one pool or arena, as a pool's snapshot. */
-struct part {
-    int device;
-    struct mem_pool_snapshot s;
-    uint32_t stack; /* of an arena's segment */
-};
-
 struct writing {
     struct mem_history *h;
     const struct mem_history_form *form;
     struct doc_out out;
-    VEC(struct part) pools;
-    VEC(struct part) arenas;
+    const struct history_parts *parts;
     uint32_t *frame_mark, *stack_mark; /* pickle: memo + 1; 0: not written yet */
 };
 
@@ -187,7 +179,7 @@ static void write_block(struct writing *w, int device, const struct mem_block_in
     doc_map_end(d);
 }
 
-static void write_segment(struct writing *w, const struct part *part, size_t i)
+static void write_segment(struct writing *w, const struct history_part *part, size_t i)
 {
     struct doc_out *d = &w->out;
     const struct mem_segment_info *s = &part->s.segments[i];
@@ -205,7 +197,7 @@ static void write_segment(struct writing *w, const struct part *part, size_t i)
     doc_key(d, "segment_pool_id");
     doc_pair(d, s->pool.first, s->pool.second);
     put_bool(d, "is_expandable", s->expandable);
-    write_frames(w, part->stack);
+    write_frames(w, history_segment_stack(w->h, part->device, s->addr));
     doc_key(d, "blocks");
     doc_list(d);
     for (size_t k = 0; k < s->blocks_n; k++)
@@ -215,7 +207,7 @@ static void write_segment(struct writing *w, const struct part *part, size_t i)
 }
 
 struct place {
-    const struct part *part;
+    const struct history_part *part;
     size_t segment;
 };
 
@@ -231,8 +223,8 @@ static int by_address(const void *a, const void *b)
 static void write_segments(struct writing *w)
 {
     VEC(struct place) list = {0};
-    for (size_t k = 0; k < w->pools.n + w->arenas.n; k++) {
-        const struct part *p = k < w->pools.n ? &w->pools.data[k] : &w->arenas.data[k - w->pools.n];
+    for (size_t k = 0; k < w->parts->list.n; k++) {
+        const struct history_part *p = &w->parts->list.data[k];
         for (size_t i = 0; i < p->s.segments_n; i++)
             vec_push(&list, ((struct place){p, i}));
     }
@@ -244,64 +236,6 @@ static void write_segments(struct writing *w)
         write_segment(w, list.data[i].part, list.data[i].segment);
     doc_list_end(&w->out);
     vec_release(&list);
-}
-
-static int block_by_address(const void *a, const void *b)
-{
-    const struct mem_block_info *x = a, *y = b;
-    return x->addr < y->addr ? -1 : x->addr > y->addr;
-}
-
-static struct mem_block_info *gap(struct mem_block_info *at, uint64_t from, uint64_t to)
-{
-    if (to <= from)
-        return at;
-    *at = (struct mem_block_info){.addr = from, .size_bytes = (int64_t)(to - from)};
-    return at + 1;
-}
-
-/* An arena's blocks: what is live in it, in order, and the gaps between. */
-static void map_arena(struct writing *w, const struct history_segment *a)
-{
-    const struct mem_history *h = w->h;
-    uint64_t end = a->addr + (uint64_t)a->size_bytes, at = a->addr;
-    struct mem_block_info *live = mem_alloc((h->live_n + 1) * sizeof *live);
-    size_t n = 0;
-    for (size_t k = 0; k < h->live_cap; k++) {
-        const struct history_block *b = &h->live[k];
-        if (b->addr && b->device == a->device && b->addr >= a->addr && b->addr < end)
-            live[n++] = (struct mem_block_info){
-                .addr = b->addr,
-                .size_bytes = b->size_bytes,
-                .requested_bytes = b->size_bytes,
-                .state = MEM_BLOCK_ALLOCATED};
-    }
-    if (n > 1)
-        qsort(live, n, sizeof *live, block_by_address);
-    struct part p = {.device = a->device, .stack = a->stack};
-    struct mem_block_info *blocks = mem_alloc((2 * n + 1) * sizeof *blocks), *out = blocks;
-    int64_t sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        out = gap(out, at, live[i].addr);
-        *out++ = live[i];
-        at = live[i].addr + (uint64_t)live[i].size_bytes;
-        sum += live[i].size_bytes;
-    }
-    out = gap(out, at, end);
-    p.s.blocks = blocks;
-    p.s.blocks_n = (size_t)(out - blocks);
-    p.s.segments = mem_alloc(sizeof *p.s.segments);
-    p.s.segments_n = a->size_bytes > 0; /* all of it was given back */
-    p.s.segments[0] = (struct mem_segment_info){
-        .addr = a->addr,
-        .size_bytes = a->size_bytes,
-        .allocated_bytes = sum,
-        .active_bytes = sum,
-        .requested_bytes = sum,
-        .expandable = a->expandable,
-        .blocks_n = p.s.blocks_n};
-    vec_push(&w->arenas, p);
-    mem_free(live);
 }
 
 /* ---- events ---- */
@@ -396,44 +330,23 @@ static void write_document(struct writing *w, FILE *f)
     doc_out_end(d);
 }
 
-/* Before the history is locked: pools tell it of their snapshots. */
-static void take_pools(struct writing *w)
-{
-    for (const struct history_watched *p = w->h->watched; p; p = p->next) {
-        struct part part = {.device = p->device};
-        mem_pool_snapshot(p->pool, &part.s);
-        vec_push(&w->pools, part);
-    }
-}
-
-static void release(struct writing *w)
-{
-    for (size_t i = 0; i < w->pools.n; i++)
-        mem_pool_snapshot_release(&w->pools.data[i].s);
-    for (size_t i = 0; i < w->arenas.n; i++) {
-        mem_free(w->arenas.data[i].s.blocks);
-        mem_free(w->arenas.data[i].s.segments);
-    }
-    vec_release(&w->pools);
-    vec_release(&w->arenas);
-    mem_free(w->frame_mark);
-    mem_free(w->stack_mark);
-}
-
 enum status mem_history_write(
     struct mem_history *h, const char *path, const struct mem_history_form *form, struct err *e)
 {
     struct file_whole file;
     struct writing w = {.h = h, .form = form};
+    struct history_parts now = {0};
     TRY(file_whole_begin(&file, path, e));
-    take_pools(&w);
+    w.parts = h->frozen ? &h->parts : &now;
+    if (!h->frozen)
+        history_parts_take(h, &now);
     (void)pthread_mutex_lock(&h->lock);
     w.frame_mark = mem_alloc((h->frames.rows.n + 1) * sizeof *w.frame_mark);
     w.stack_mark = mem_alloc((h->stacks.rows.n + 1) * sizeof *w.stack_mark);
-    for (size_t i = 0; i < h->segments.n; i++)
-        map_arena(&w, &h->segments.data[i]);
     write_document(&w, file.out);
     (void)pthread_mutex_unlock(&h->lock);
-    release(&w);
+    history_parts_release(&now);
+    mem_free(w.frame_mark);
+    mem_free(w.stack_mark);
     return file_whole_commit(&file, e);
 }

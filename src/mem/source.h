@@ -70,6 +70,10 @@ struct mem_source {
     _Atomic int64_t held_bytes, held_bytes_peak;
     _Atomic int64_t taken_n; /* segments taken since the start */
     struct mem_refusal refused;
+    /* Who records what is held here, and under which number of device; NULL: nobody. Executors
+     * tell it what they do. Borrowed. */
+    struct mem_history *history;
+    int history_device;
 };
 
 /* Host memory, mapped by page and zeroed, with huge pages advised. Expandable ranges are reserved

@@ -8,7 +8,7 @@ list(APPEND TESTS pool/pool_test.c pool/pool_support.c pool/rules_test.c pool/ex
 list(APPEND FUZZ pool/alloc_conf_fuzz.c)
 # The same rules once more, slowly: what random calls are compared with.
 list(APPEND TESTS pool/model.c pool/model_test.c pool/thread_test.c)
-list(APPEND SOURCES history.c history_write.c doc_out.c)
+list(APPEND SOURCES history.c history_parts.c history_write.c doc_out.c)
 list(APPEND TESTS history_test.c)
 set_source_files_properties(${dir}/plan_exact_search.c ${dir}/pool/core.c ${dir}/pool/alloc.c PROPERTIES COMPILE_OPTIONS -O3)
 set(THREADS_PREFER_PTHREAD_FLAG ON)

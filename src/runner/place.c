@@ -139,6 +139,7 @@ enum status run_places_begin(struct run *r, struct err *e)
         TRY(device_attach(p->device, e));
         device_source(p->device, r->o.budget_bytes, &p->source);
         p->source.tail_bytes = r->o.storage == EXEC_PLANNED ? EXEC_TAIL_BYTES : 0;
+        run_memory_place(r, p);
         p->begun = true;
     }
     return ST_OK;

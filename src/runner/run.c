@@ -41,7 +41,9 @@ enum status run_new(
     r->results = json_object();
     r->warnings = json_array();
     r->plan = json_object();
-    enum status st = run_places_open(r, e);
+    enum status st = run_memory_check(r, e);
+    if (st == ST_OK)
+        st = run_places_open(r, e);
     if (st != ST_OK) {
         run_free(r);
         return st;
@@ -102,6 +104,7 @@ void run_free(struct run *r)
     json_decref(r->plan);
     json_decref(r->profile);
     text_store_free(r->texts);
+    run_memory_close(r);
     run_places_close(r);
     mem_free(r);
 }
@@ -138,13 +141,15 @@ static int64_t kept_by_others(
 }
 
 void run_measured(
-    struct run *r, struct run_place *place, const struct flow_model *m, const struct exec *x)
+    struct run *r, struct run_place *place, const struct flow_model *m, struct exec *x)
 {
     int64_t bytes = exec_peak_measured(x) + kept_by_others(r, place, m, true);
     if (bytes > place->peak_measured_bytes)
         place->peak_measured_bytes = bytes;
-    if (bytes > r->peak_measured_bytes)
+    if (bytes > r->peak_measured_bytes) {
         r->peak_measured_bytes = bytes;
+        run_memory_measured(r, place, x);
+    }
 }
 
 /* ---- passes over the graph ---- */
@@ -162,6 +167,8 @@ static enum status run_node(struct run *r, size_t node, struct err *e)
         json_put_str(event, "type", n->type);
         json_put_str(event, "status", "running");
         run_event(r, event);
+        if (r->history)
+            mem_history_running(r->history, n->id);
     }
     enum status st = x->run(r, node, e);
     if (st == ST_OOM && !r->planning)
@@ -276,6 +283,7 @@ static enum status execute(struct run *r, struct err *e)
     TRY(run_check_budget(r, r->o.budget_bytes, e));
     TRY(run_check_cards(r, e));
     TRY(run_check_budget(r, -1, e));
+    run_memory_open(r);
     TRY(run_places_begin(r, e));
     if (r->frugal)
         run_warn(
@@ -284,7 +292,14 @@ static enum status execute(struct run *r, struct err *e)
             "run, and results differ by rounding");
     r->rss_baseline_bytes = process_rss_bytes();
     process_rss_peak_reset();
-    return pass(r, e);
+    enum status st = pass(r, e);
+    struct err unwritten = {0};
+    if (run_memory_write(r, st == ST_OK ? e : &unwritten) == ST_OK)
+        return st;
+    if (st == ST_OK)
+        return e->status;
+    run_warn(r, NULL, "memory_history", "%s", unwritten.text);
+    return st;
 }
 
 enum status run_execute(struct run *r, struct err *e)
@@ -555,6 +570,15 @@ json_t *run_document(const struct run *r)
     json_put(d, "by_category", categories(r->bill.by_category));
     json_put(d, "warnings", json_deep_copy(r->warnings));
     json_put(d, "facts", run_facts(r));
+    if (r->peak_measured_bytes > 0)
+        json_put(d, "memory", run_memory_json(r));
+    if (r->peak_measured_bytes > 0 && r->o.memory_summary) {
+        char *table = run_memory_summary(r);
+        json_put_str(d, "memory_summary", table);
+        mem_free(table);
+    }
+    if (r->history_result)
+        json_put(d, "memory_history", json_deep_copy(r->history_result));
     if (r->profile)
         json_put(d, "profile", json_deep_copy(r->profile));
     if (r->resumed_from[0])

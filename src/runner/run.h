@@ -31,6 +31,10 @@ struct run_options {
     bool quick; /* the plan says nothing of what each choice saves: one pass over the graph */
     bool prepares_data; /* a run follows the plan: texts may be turned into tokens while planning */
     const struct run_watch *watch; /* sees every program that is planned; NULL: nobody does */
+    const char *memory_history;    /* a .pickle or .json file: the snapshot of this run; or NULL */
+    int64_t memory_history_max;    /* events that are kept; 0: the default */
+    bool memory_steps;             /* an event with the memory of every update */
+    bool memory_summary;           /* the document gets "memory_summary", a table */
     bool profile;                  /* the document gets "profile": time by operator and by node */
 };
 

@@ -6,6 +6,7 @@
 
 #include "data/tokens.h"
 #include "mem/device.h"
+#include "mem/history.h"
 #include "nn/hf.h"
 #include "nn/tensorfile.h"
 
@@ -201,6 +202,11 @@ struct run {
     int64_t peak_measured_bytes, rss_baseline_bytes, started_ns;
     bool resume_done;
     char resumed_from[1400];
+    struct mem_history *history; /* NULL: not asked for */
+    json_t *history_result;      /* the event that told of its file */
+    char memory_device[64];      /* of the executor with the largest peak, and its figures */
+    struct exec_memory memory_figures;
+    struct mem_pool_stats memory_stats;
     struct text_store *texts; /* tokenizers and tokens; NULL until one is used */
 };
 
@@ -239,7 +245,7 @@ void run_keep_programs(struct run *r, struct ir_program *const *programs, int n)
 struct flow flow_list(struct run *r, const double *v, size_t n);
 /* The measured peak of an exec on a device; others' models there are added, as in run_account. */
 void run_measured(
-    struct run *r, struct run_place *place, const struct flow_model *m, const struct exec *x);
+    struct run *r, struct run_place *place, const struct flow_model *m, struct exec *x);
 void run_event(struct run *r, json_t *event); /* takes the reference */
 /* A node wrote a file: its result and an event. */
 void run_saved(struct run *r, const struct graph_node *n, const char *path);
@@ -291,6 +297,17 @@ bool run_stop_asked(void *ctx); /* ctx: struct run */
 /* Done with an exec of flow_model_exec: it stays as the model's home, or goes. */
 void flow_model_leave(
     struct run *r, const struct graph_node *n, struct flow_model *m, struct exec *x);
+
+/* memory.c */
+enum status run_memory_check(const struct run *r, struct err *e) NODISCARD; /* of the options */
+void run_memory_open(struct run *r);
+void run_memory_place(struct run *r, struct run_place *p); /* it may be taken from now */
+/* Writes the snapshot: of now, or of the moment when memory ran out. */
+enum status run_memory_write(struct run *r, struct err *e) NODISCARD;
+void run_memory_close(struct run *r);
+void run_memory_measured(struct run *r, const struct run_place *place, struct exec *x);
+json_t *run_memory_json(const struct run *r);
+char *run_memory_summary(const struct run *r); /* freed with mem_free */
 
 /* place.c */
 /* The devices there are, and the run's. ST_USAGE, ST_INVALID: what was asked for, what is

@@ -171,6 +171,7 @@ config_of(struct run *r, const struct graph_node *n, struct train_config *c, str
         .val_every_steps = graph_param_i64(n, "val_every_steps"),
         .log_interval = graph_param_i64(n, "log_interval"),
         .batch_metrics = graph_param_bool(n, "batch_metrics"),
+        .memory_steps = r->o.memory_steps,
         .log_grad_norm = graph_param_bool(n, "log_grad_norm"),
         .log_update_ratio = graph_param_bool(n, "log_update_ratio"),
         .fresh = !r->o.resume,

@@ -34,6 +34,7 @@ struct train_config { /* the TrainingLoop node */
     int64_t checkpoint_every, checkpoint_every_steps, checkpoint_keep;
     int64_t val_every_steps, log_interval;
     bool batch_metrics, log_grad_norm, log_update_ratio;
+    bool memory_steps; /* an event "memory" after every update, and where one fails */
     bool fresh; /* train_resume will not be called: programs that max_steps keeps the run from
                    reaching are left out of the plan */
     bool schedule_per_update, accumulate_tokens, bf16_scaler;

@@ -64,6 +64,8 @@ enum status
 train_validate(struct train *t, double *loss, double *accuracy, struct err *e) NODISCARD;
 /* loop_report.c: events and results. */
 void train_report_batch(struct train *t, double loss, bool updated);
+/* T1: memory, with what was computed. `failure`: where it ended, or NULL. */
+void train_report_memory(struct train *t, int64_t samples, const struct err *failure);
 void train_report_epoch(struct train *t, double loss, double lr_used);
 
 /* checkpoint.c */

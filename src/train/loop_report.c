@@ -104,6 +104,46 @@ void train_report_batch(struct train *t, double loss, bool updated)
     train_event(t, event);
 }
 
+static json_t *dims(const struct shape *s, int64_t batch)
+{
+    json_t *a = json_array();
+    (void)json_array_append_new(a, json_integer(batch));
+    for (int i = 0; i < s->rank; i++)
+        (void)json_array_append_new(a, json_integer(s->dim[i]));
+    return a;
+}
+
+/* The figures of now, with batch, sizes and precision (T1). */
+static json_t *memory_json(const struct train *t)
+{
+    struct exec_memory m;
+    exec_memory(t->exec, &m);
+    json_t *o = exec_memory_json(&m);
+    json_put_i64(o, "batch_size", t->parts.train_batch);
+    json_put_i64(o, "accumulate_steps", t->c.accumulate);
+    json_put(o, "input_shape", dims(&t->steps_config.sample.input, t->parts.train_batch));
+    json_put_str(o, "precision", precision_name(t->c.precision));
+    json_put_str(o, "device", t->c.device ? t->c.device : "cpu");
+    return o;
+}
+
+void train_report_memory(struct train *t, int64_t samples, const struct err *failure)
+{
+    json_t *event = memory_json(t);
+    json_put_str(event, "event", "memory");
+    json_put_str(event, "node_id", t->c.node_id);
+    json_put_i64(event, "epoch", t->at.epoch + 1);
+    json_put_i64(event, "batch", t->at.batch + 1);
+    json_put_i64(event, "step", t->at.updates);
+    json_put_i64(event, "samples", samples);
+    if (failure) {
+        json_put_str(event, "failed_at", failure->node);
+        json_put_str(event, "failed_operator", failure->node_type);
+        json_put_str(event, "message", failure->text);
+    }
+    train_event(t, event);
+}
+
 void train_report_epoch(struct train *t, double loss, double lr_used)
 {
     json_t *event = json_object();
@@ -160,6 +200,8 @@ json_t *train_metrics(const struct train *t)
         json_put_i64(m, "skipped_steps", t->scaler.skipped);
         json_put_f64(m, "scale", t->scaler.scale);
     }
+    if (t->started_ns)
+        json_put(m, "memory", memory_json(t));
     if (t->interrupt_checkpoint[0])
         json_put_str(m, "interrupt_checkpoint", t->interrupt_checkpoint);
     json_put(m, "lr_history", list(s->lrs.data, s->lrs.n, false));

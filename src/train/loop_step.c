@@ -196,13 +196,23 @@ enum status train_batch(struct train *t, double *loss, struct err *e)
     int index = train_program(t, kind);
     if (in_window == 0)
         train_window_begin(t);
-    TRY(fill_inputs(t, index, &count, e));
+    enum status st = fill_inputs(t, index, &count, e);
+    if (st == ST_OOM && t->c.memory_steps)
+        train_report_memory(t, t->parts.train_batch, e);
+    TRY(st);
     float *seed = input(t, index, "loss_seed");
     if (seed)
         *seed = (float)seed_of(t, index, count);
     set_hyper(t, index, in_window + 1);
     bool nothing = nothing_to_learn(t, index, count); /* its memory is reused by the run */
-    TRY(exec_run(t->exec, index, e));
+    if (in_window == 0)
+        exec_step(t->exec, t->at.updates);
+    if (in_window == 0 && t->c.memory_steps)
+        exec_memory_reset(t->exec);
+    st = exec_run(t->exec, index, e);
+    if (st != ST_OK && t->c.memory_steps)
+        train_report_memory(t, count, e);
+    TRY(st);
     const float *value = output(t, index, "loss");
     *loss = (double)*value;
     /* A window with a NaN loss is skipped whole under a scaler; without one the run ends now, with
@@ -213,6 +223,8 @@ enum status train_batch(struct train *t, double *loss, struct err *e)
     bool ends = kind != STEP_FIRST && kind != STEP_MIDDLE;
     if (ends)
         TRY(finish_window(t, index, e));
+    if (ends && t->c.memory_steps)
+        train_report_memory(t, count, NULL);
     t->at.batch++;
     t->at.batches++;
     if (isfinite(*loss)) {
