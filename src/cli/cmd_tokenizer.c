@@ -165,6 +165,30 @@ static enum status each_line(struct work *w, bool decodes, struct err *e)
     return st;
 }
 
+/* An option of another action would be ignored: better to say so. */
+static enum status options_check(const struct args *a, const char *what, struct err *e)
+{
+    static const struct {
+        enum option_id id;
+        const char *name, *actions;
+    } rows[] = {
+        {OPTION_VOCAB, "vocab", "train"},
+        {OPTION_OUTPUT, "output", "train"},
+        {OPTION_TOKENIZER, "tokenizer", "encode and decode"},
+        {OPTION_TEMPLATE, "template", "encode"},
+        {OPTION_WHOLE, "whole", "encode and decode"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!a->option[rows[i].id].given || strstr(rows[i].actions, what))
+            continue;
+        (void)err_set(
+            e, ST_USAGE, "--%s goes with %s, not with %s", rows[i].name, rows[i].actions, what);
+        if (rows[i].id == OPTION_OUTPUT)
+            err_hint(e, "what %s finds goes to stdout", what);
+        return ST_USAGE;
+    }
+    return ST_OK;
+}
+
 static enum status work(struct work *w, struct err *e)
 {
     const char *what = w->a->argument[0];
@@ -174,6 +198,7 @@ static enum status work(struct work *w, struct err *e)
     if (!known)
         return err_set(
             e, ST_USAGE, "`snug tokenizer` does one of train, encode and decode, not \"%s\"", what);
+    TRY(options_check(w->a, what, e));
     TRY(file_read(w->a->argument[1], TEXT_MAX, &w->text, &w->n, e));
     return str_eq(what, "train") ? train(w, e) : each_line(w, str_eq(what, "decode"), e);
 }

@@ -253,6 +253,16 @@ def test_zero_bytes(snug):
     assert back.out == text, back
 
 
+def test_options_of_other_actions(snug):
+    """An option that an action of `snug tokenizer` would ignore is refused."""
+    text = snug.write("text.txt", "some words\n")
+    for line, word in ((["encode", text, "-o", "x"], "--output"), (["decode", text, "--vocab", 300], "--vocab"),
+                       (["train", text, "--tokenizer", "gpt2"], "--tokenizer"), (["decode", text, "--template"], "--template"),
+                       (["train", text, "--whole"], "--whole")):
+        r = snug.json("tokenizer", *line)
+        assert r.rc == 2 and word in r.doc["error"]["message"], r
+
+
 def test_wrong_inputs(snug):
     """What cannot be is an error that names the node and the parameter, and says what to do."""
     prepared(snug)
