@@ -124,6 +124,8 @@ work_out(struct answer *w, struct device_answer *d, const struct replay_row *giv
         d->capacity_bytes = replay_oom_capacity(&d->exact);
         d->capacity_of_oom = d->capacity_bytes > 0;
     }
+    if (d->capacity_bytes == 0)
+        d->capacity_bytes = known_capacity(&w->s->devices[d->device].card);
     list_rows(w, d, given);
     struct replay_question q = replay_question_for(w->s, d->device, d->capacity_bytes);
     for (int i = 0; i < d->rows_n; i++) {
@@ -415,8 +417,10 @@ static void show_device(const struct answer *w, const struct device_answer *d, s
     }
     if (d->capacity_of_oom && !d->rows[0].outcome.run.oom)
         str_add(
-            out, "  The recording failed; from a clean start the same requests pass under its settings. What\n"
-                 "  failed is the layout that had grown before the first event, or memory that others took.\n");
+            out, "  The recording failed; from a clean start the same requests pass under its "
+                 "settings. What\n"
+                 "  failed is the layout that had grown before the first event, or memory that "
+                 "others took.\n");
     show_recommendation(d, out);
 }
 

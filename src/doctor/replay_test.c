@@ -4,6 +4,8 @@
 #include "doctor/replay.h"
 
 #include "base/str.h"
+#include "mem/history.h"
+#include "mem/pool/pool.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -286,4 +288,69 @@ TEST(
     CHECK_EQ(x.allocs_n, 0);
     CHECK_EQ(x.blocks_n, 2);
     snapshot_free(s);
+}
+
+/* A pool of ours, watched by a history: some requests, frees, a flush. */
+static void run_watched(struct mem_history *h, struct mem_pool *p)
+{
+    struct err e = {0};
+    struct mem_block *live[40] = {0};
+    uint64_t random = 7;
+    int device = mem_history_device(
+        h, &(struct mem_history_device){.name = "sim:0", .capacity_bytes = 4096 * MIB});
+    mem_history_watch(h, device, p);
+    for (int i = 0; i < 2000; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        struct mem_block **b = &live[(random >> 33) % 40];
+        mem_history_step(h, i / 100);
+        if (i % 500 == 499)
+            mem_pool_trim(p);
+        mem_pool_give(p, *b);
+        *b = NULL;
+        if (i % 3 == 0)
+            continue;
+        int64_t size = (int64_t)(random >> 40) % (i % 7 == 0 ? 30 * MIB : MIB / 4) + 1;
+        CHECK_OK(
+            mem_pool_alloc(
+                p, size, (struct mem_tag){.what = "activation", .node = "train", .step = i / 100},
+                b, &e),
+            &e);
+    }
+}
+
+TEST(
+    replay_own, "T2 T5: the history of our own pool, as pickle and as JSON, is read and predicted "
+                "to the last block")
+{
+    for (int pickle = 0; pickle < 2; pickle++) {
+        struct err e = {0};
+        char path[1024];
+        struct mem_virtual *card = mem_virtual_new(NULL);
+        struct mem_pool *p = mem_pool_new(mem_virtual_source(card));
+        struct mem_history *h = mem_history_new(1000); /* the ring overflows */
+        run_watched(h, p);
+        (void)snprintf(path, sizeof path, "%s/own.%s", test_dir(), pickle ? "pickle" : "json");
+        struct mem_history_form form = {.pickle = pickle != 0, .version = "1.2"};
+        CHECK_OK(mem_history_write(h, path, &form, &e), &e);
+        struct snapshot *s = NULL;
+        CHECK_OK(snapshot_read_file(path, NULL, &s, &e), &e);
+        CHECK_EQ(s->warnings_n, 1); /* of the ring */
+        CHECK_EQ(s->devices[0].events_n, 1000);
+        CHECK_EQ(s->devices[0].card.capacity_bytes, 4096 * MIB);
+        CHECK_STR(snap_text(s, s->snug.version), "1.2");
+        struct replay_exact x = exact_of(s, 0);
+        if (!replay_is_exact(&x))
+            test_fail(__FILE__, __LINE__, "%s", x.first_wrong);
+        CHECK(x.allocs_n > 200 && x.segments_n > 3 && x.blocks_n > 20);
+        const struct snap_block *block = s->blocks;
+        while (block->state == SNAP_INACTIVE)
+            block++;
+        CHECK_STR(snap_text(s, s->origins[block->origin].category), "activation");
+        CHECK_STR(snap_text(s, s->origins[block->origin].node), "train");
+        snapshot_free(s);
+        mem_history_unwatch(h, p);
+        mem_history_free(h);
+        mem_pool_free(p);
+        mem_virtual_free(card);
+    }
 }

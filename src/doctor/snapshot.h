@@ -169,9 +169,17 @@ struct snap_settings {
     int64_t trace_entries_max;                        /* -1: the file does not say */
 };
 
+/* What our own files say of a device; 0 and id 0 where unknown: its name, its capacity, what others
+ * held of it, and the most that this process might take. */
+struct snap_card {
+    uint32_t name; /* text */
+    int64_t capacity_bytes, others_bytes, limit_bytes;
+};
+
 /* A device's part of the tables. Segments are sorted by address, events oldest first. */
 struct snap_device {
     uint32_t segments_first, segments_n;
+    struct snap_card card;
     uint32_t events_first, events_n;
     uint32_t lives_first, lives_n;         /* in order of their first event; without one last */
     uint32_t actions_n[SNAP_ACTION_COUNT]; /* events by kind */
@@ -188,8 +196,9 @@ struct snap_device {
 /* What only our own files say; 0 and id 0 where unknown. */
 struct snap_snug {
     bool present;
-    uint32_t version, device; /* texts */
-    int64_t capacity_bytes, others_bytes, limit_bytes, large_segment_bytes;
+    uint32_t version, graph, device; /* texts; device and the next three are those of device 0 */
+    int64_t capacity_bytes, others_bytes, limit_bytes;
+    int64_t large_segment_bytes, events_lost;
 };
 
 enum snap_form { SNAP_PICKLE, SNAP_PAGE, SNAP_JSON };

@@ -358,6 +358,15 @@ static int64_t bytes_or_0(const struct snap_build *b, struct snap_value v, uint3
     return bytes > 0 && bytes <= (int64_t)1 << 56 ? bytes : 0;
 }
 
+static struct snap_card card(const struct snap_build *b, struct snap_value v)
+{
+    return (struct snap_card){
+        .name = text(b, v, KEY_DEVICE),
+        .capacity_bytes = bytes_or_0(b, v, KEY_CAPACITY),
+        .others_bytes = bytes_or_0(b, v, KEY_OTHERS),
+        .limit_bytes = bytes_or_0(b, v, KEY_LIMIT)};
+}
+
 static void take_snug(const struct snap_build *b, struct snapshot *s, struct snap_value v)
 {
     uint32_t n;
@@ -366,11 +375,20 @@ static void take_snug(const struct snap_build *b, struct snapshot *s, struct sna
     s->snug = (struct snap_snug){
         .present = true,
         .version = text(b, v, KEY_VERSION),
-        .device = text(b, v, KEY_DEVICE),
-        .capacity_bytes = bytes_or_0(b, v, KEY_CAPACITY),
-        .others_bytes = bytes_or_0(b, v, KEY_OTHERS),
-        .limit_bytes = bytes_or_0(b, v, KEY_LIMIT),
-        .large_segment_bytes = bytes_or_0(b, v, KEY_LARGE_SEGMENT)};
+        .graph = text(b, v, KEY_GRAPH),
+        .large_segment_bytes = bytes_or_0(b, v, KEY_LARGE_SEGMENT),
+        .events_lost = bytes_or_0(b, v, KEY_EVENTS_LOST)};
+    if (s->snug.events_lost > 0)
+        s->settings.trace_overflowed = 1;
+    if (s->devices_n > 0)
+        s->devices[0].card = card(b, v);
+    s->snug.device = text(b, v, KEY_DEVICE);
+    s->snug.capacity_bytes = bytes_or_0(b, v, KEY_CAPACITY);
+    s->snug.others_bytes = bytes_or_0(b, v, KEY_OTHERS);
+    s->snug.limit_bytes = bytes_or_0(b, v, KEY_LIMIT);
+    const struct snap_value *item = items_of(b, member(b, v, KEY_DEVICES), OBJ_LIST, &n);
+    for (uint32_t i = 0; i < n && (int)i < s->devices_n; i++)
+        s->devices[i].card = card(b, item[i]);
 }
 
 /* The tables change their owner. */
@@ -415,12 +433,12 @@ enum status snap_finish(struct snap_build *b, struct snapshot *s)
         if (traces.kind != VAL_NONE && !items_of(b, traces, OBJ_LIST, &n))
             return snap_fail(b, ST_CORRUPT, "\"device_traces\" is no list");
     }
-    take_snug(b, s, member(b, root, KEY_SNUG));
     TRY(take_stacks(b, member(b, root, KEY_SNUG)));
     TRY(take_segments(b, s, segments));
     TRY(take_traces(b, s, traces));
     TRY(take_devices(b, s, traces));
     take_settings(b, s, member(b, root, KEY_SETTINGS));
+    take_snug(b, s, member(b, root, KEY_SNUG));
     TRY(take_annotations(b, s, member(b, root, KEY_ANNOTATIONS)));
     TRY(snap_lives(b, s));
     return move_tables(b, s);

@@ -183,7 +183,9 @@ TEST(snapshot_own, "T2: our own JSON shares stacks by number and says who asked"
 {
     struct snapshot *s = read_ok("snapshot", "shared.json");
     CHECK(s->snug.present);
-    CHECK_EQ(s->snug.capacity_bytes, 64 * MIB);
+    CHECK_EQ(s->devices[0].card.capacity_bytes, 64 * MIB);
+    CHECK_STR(snap_text(s, s->devices[0].card.name), "cpu");
+    CHECK_EQ(s->devices[1].card.capacity_bytes, 0);
     CHECK_STR(snap_text(s, s->snug.version), "0.1.0");
     const struct snap_origin *o = &s->origins[s->events[1].origin];
     CHECK_STR(snap_text(s, o->node), "train");
