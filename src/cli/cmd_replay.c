@@ -111,6 +111,13 @@ list_rows(const struct answer *w, struct device_answer *d, const struct replay_r
         d->rows_n += replay_settings(&w->recorded, &d->rows[d->rows_n]);
 }
 
+/* What our own snapshots say of the device: its limit, or what others left of it. 0: nothing. */
+static int64_t known_capacity(const struct snap_card *c)
+{
+    int64_t left = c->capacity_bytes > c->others_bytes ? c->capacity_bytes - c->others_bytes : 0;
+    return c->limit_bytes > 0 && (left == 0 || c->limit_bytes < left) ? c->limit_bytes : left;
+}
+
 static enum status
 work_out(struct answer *w, struct device_answer *d, const struct replay_row *given, struct err *e)
 {
