@@ -363,6 +363,7 @@ static void take_words(const struct text_facts *f, struct evidence *v)
     v->windows = w[WORD_WINDOWS] > 0 || f->smi.wddm;
     v->fraction = w[WORD_FRACTION] > 0;
     v->overflow = w[WORD_OVERFLOW] > 0;
+    v->turing = w[WORD_TURING] > 0;
     v->said_grows = w[WORD_SAID_GROWS] > 0;
     v->hints |= f->code_hints & ~(unsigned)HINT_NO_GRAD;
     v->iterations = f->steps;

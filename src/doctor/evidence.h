@@ -88,6 +88,7 @@ struct evidence {
     /* in force already */
     bool expandable, max_split, async, half, checkpointing, batch_one, quantised, lora, sharded;
     bool said_grows; /* the text says in words that memory grows */
+    bool turing; /* a card without bfloat16 is named */
     bool no_grad, resumed, webui, vllm, notebook, windows, fraction, overflow;
     char conf[256];
 };

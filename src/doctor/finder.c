@@ -1,19 +1,23 @@
 /* finder.c - a trie of words with failure links, completed to an automaton.
  *
- * INVARIANTS. 1. next[state][c] is never negative: the automaton needs no loop per character.
- * 2. fail[s] < s in depth, so that walking `report` ends. */
+ * INVARIANTS. 1. Once complete, next has a state for every character: no loop per character. It
+ * carries FINDER_HIT where words end, so that most characters look at one cell only. 2. `fail` is
+ * nearer to the start, so that walking `report` ends. LIMITS: FINDER_HIT states, that is 32768
+ * characters of words. */
 #include "doctor/finder.h"
 
 #include "base/err.h"
 #include "base/mem.h"
 
+#include <stdint.h>
 #include <string.h>
 
-enum { LETTERS = 128 };
+enum { LETTERS = 128, NONE = 0xFFFF };
 struct state {
-    int next[LETTERS];
-    int fail, word; /* word: the one that ends here, or -1 */
-    int report;     /* nearest state on the way of failures at which a word ends, or 0 */
+    uint16_t next[LETTERS];
+    uint16_t fail,
+        report;   /* report: nearest state on the way of failures at which a word ends, or 0 */
+    int32_t word; /* the one that ends here, or -1 */
 };
 struct finder {
     struct state *states;
@@ -26,9 +30,10 @@ static int state_new(struct finder *f)
         f->cap = f->cap ? 2 * f->cap : 256;
         f->states = mem_resize(f->states, (size_t)f->cap * sizeof *f->states);
     }
+    ASSERT(f->n < FINDER_HIT);
     struct state *s = &f->states[f->n];
     for (int c = 0; c < LETTERS; c++)
-        s->next[c] = -1;
+        s->next[c] = NONE;
     s->fail = s->report = 0;
     s->word = -1;
     return f->n++;
@@ -39,9 +44,9 @@ static void insert(struct finder *f, const char *word, int number)
     int at = 0;
     for (; *word; word++) {
         int c = *word & 127;
-        if (f->states[at].next[c] < 0) {
+        if (f->states[at].next[c] == NONE) {
             int fresh = state_new(f);
-            f->states[at].next[c] = fresh;
+            f->states[at].next[c] = (uint16_t)fresh;
         }
         at = f->states[at].next[c];
     }
@@ -54,8 +59,8 @@ static void complete(struct finder *f)
 {
     int *queue = mem_alloc((size_t)f->n * sizeof *queue), head = 0, tail = 0;
     for (int c = 0; c < LETTERS; c++) {
-        int *to = &f->states[0].next[c];
-        if (*to < 0)
+        uint16_t *to = &f->states[0].next[c];
+        if (*to == NONE)
             *to = 0;
         else
             queue[tail++] = *to;
@@ -65,7 +70,7 @@ static void complete(struct finder *f)
         const struct state *back = &f->states[s->fail];
         s->report = back->word >= 0 ? s->fail : back->report;
         for (int c = 0; c < LETTERS; c++) {
-            if (s->next[c] < 0) {
+            if (s->next[c] == NONE) {
                 s->next[c] = back->next[c];
             } else {
                 f->states[s->next[c]].fail = back->next[c];
@@ -76,6 +81,16 @@ static void complete(struct finder *f)
     mem_free(queue);
 }
 
+static void mark_hits(struct finder *f)
+{
+    for (int i = 0; i < f->n; i++)
+        for (int c = 0; c < LETTERS; c++) {
+            const struct state *to = &f->states[f->states[i].next[c] & (FINDER_HIT - 1)];
+            if (to->word >= 0 || to->report)
+                f->states[i].next[c] |= FINDER_HIT;
+        }
+}
+
 struct finder *finder_new(const char *const *words, int n)
 {
     struct finder *f = mem_alloc(sizeof *f);
@@ -83,6 +98,7 @@ struct finder *finder_new(const char *const *words, int n)
     for (int i = 0; i < n; i++)
         insert(f, words[i], i);
     complete(f);
+    mark_hits(f);
     return f;
 }
 
@@ -96,12 +112,12 @@ void finder_free(struct finder *f)
 
 int finder_step(const struct finder *f, int state, unsigned char c)
 {
-    return c < LETTERS ? f->states[state].next[c] : 0;
+    return c < LETTERS ? f->states[state & (FINDER_HIT - 1)].next[c] : 0;
 }
 
 int finder_next(const struct finder *f, int *it)
 {
-    int at = *it;
+    int at = *it & (FINDER_HIT - 1);
     if (f->states[at].word < 0)
         at = f->states[at].report;
     if (at == 0)

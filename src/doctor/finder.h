@@ -8,7 +8,8 @@
 struct finder;
 struct finder *finder_new(const char *const *words, int n);
 void finder_free(struct finder *f);
-/* The state after character `c`; 0 is the start. */
+/* The state after character `c`; 0 is the start. Where it has FINDER_HIT, words end there. */
+enum { FINDER_HIT = 1 << 15 };
 int finder_step(const struct finder *f, int state, unsigned char c);
 /* Every word that ends here: *it = state before the first call, then the number of a word, or -1.
  */

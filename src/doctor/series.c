@@ -314,7 +314,8 @@ static void speed(struct series_table *t, const char *source, const char *line, 
 static enum series_kind kind_of_name(const char *key)
 {
     bool peak = strstr(key, "max") || strstr(key, "peak");
-    bool memory = strstr(key, "mem") || strstr(key, "vram") || strstr(key, "gpu") || strstr(key, "cuda");
+    bool memory =
+        strstr(key, "mem") || strstr(key, "vram") || strstr(key, "gpu") || strstr(key, "cuda");
     if (strstr(key, "alloc"))
         return peak ? SERIES_PEAK : SERIES_ALLOCATED;
     if (strstr(key, "reserv") || strstr(key, "cached"))
@@ -328,11 +329,11 @@ static enum series_kind kind_of_name(const char *key)
 
 static double unit_of_name(const char *key)
 {
-    return strstr(key, "gib") || strstr(key, "gb")     ? 1073741824.0
-           : strstr(key, "mib") || strstr(key, "mb")   ? 1048576.0
-           : strstr(key, "kib") || strstr(key, "kb")   ? 1024.0
-           : strstr(key, "byte")                       ? 1
-                                                       : 0;
+    return strstr(key, "gib") || strstr(key, "gb")   ? 1073741824.0
+           : strstr(key, "mib") || strstr(key, "mb") ? 1048576.0
+           : strstr(key, "kib") || strstr(key, "kb") ? 1024.0
+           : strstr(key, "byte")                     ? 1
+                                                     : 0;
 }
 
 /* "name=value" and "name: value" with any name that speaks of memory. */
@@ -410,7 +411,8 @@ bool series_bare(const char *line)
     if (n >= 7 && isdigit((unsigned char)line[n - 1]) && isdigit((unsigned char)line[n - 7]))
         return true;
     size_t d = strspn(line + blank, "0123456789.");
-    return d && (line[blank + d] == '/' || (n - d <= 8 && n > d && tolower((unsigned char)line[n - 1]) == 'b'));
+    return d && (line[blank + d] == '/' ||
+                 (n - d <= 8 && n > d && tolower((unsigned char)line[n - 1]) == 'b'));
 }
 
 void series_line(struct series_table *t, const char *source, const char *line, int64_t number)

@@ -25,6 +25,11 @@ void smi_begin(struct smi_reader *r, struct smi *out)
     *r = (struct smi_reader){.out = out, .gpu = -1, .pending = gpu_unknown};
 }
 
+bool smi_reading(const struct smi_reader *r)
+{
+    return r->section != OUT;
+}
+
 static bool has(const char *s, const char *what)
 {
     return strstr(s, what) != NULL;
@@ -311,8 +316,8 @@ static bool csv_line(struct smi_reader *r, const char *s, int64_t number)
     return true;
 }
 
-/* A row of `--format=csv,noheader`: its first two sizes are used and total, an integer before them the
- * index. */
+/* A row of `--format=csv,noheader`: its first two sizes are used and total, an integer before them
+ * the index. */
 static bool headless_line(struct smi_reader *r, const char *s, int64_t number)
 {
     char buf[512], *f[24];

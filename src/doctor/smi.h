@@ -46,6 +46,8 @@ struct smi_reader {
     struct smi_process process;
 };
 void smi_begin(struct smi_reader *r, struct smi *out);
+/* Whether it is within a table or list; where not, only lines with a word of nvidia-smi matter. */
+bool smi_reading(const struct smi_reader *r);
 /* True where the line is nvidia-smi's. */
 bool smi_line(struct smi_reader *r, const char *line, int64_t number);
 

@@ -318,7 +318,7 @@ static void squeeze(
         }
         out[used++] = (char)c;
         int it = s->state = finder_step(r->finder, s->state, (unsigned char)c);
-        while (s->state && (word = finder_next(r->finder, &it)) >= 0) {
+        while (s->state & FINDER_HIT && (word = finder_next(r->finder, &it)) >= 0) {
             if (word >= MESSAGE_COUNT)
                 *mask |= (uint64_t)1 << words[word - MESSAGE_COUNT].word;
             else if (*n < HITS)
@@ -383,8 +383,10 @@ static void take_line(struct text_reader *r, const char *line)
     if (n || s->open)
         read_hits(r, s, hits, n);
     trim(s);
-    whole_line(r, s, rest);
-    tables(r, s, rest, line);
+    if (mask >> WORD_KILLED & 1 || *rest == 'M')
+        whole_line(r, s, rest);
+    if (table || s->summary.open || mask >> WORD_SMI & 1 || smi_reading(&r->smi))
+        tables(r, s, rest, line);
     long long step = traced || table ? -1 : line_step(rest);
     if (step >= 0) {
         s->step = step;

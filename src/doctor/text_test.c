@@ -489,3 +489,12 @@ TEST(snapshot_evidence, "T3 T4: a snapshot with an out-of-memory: pieces that wo
     json_decref(d);
     mem_free(text);
 }
+
+TEST(advice_by_card, "P11: fp16 with a scaler where the card has no bfloat16")
+{
+    struct evidence v;
+    struct verdict d = judge("device: Tesla T4\n" CAPACITY, &v);
+    CHECK(advises(&d, "half_fp16") && !advises(&d, "half"));
+    d = judge("device: NVIDIA A100\n" CAPACITY, &v);
+    CHECK(!advises(&d, "half_fp16") && advises(&d, "half"));
+}

@@ -263,22 +263,17 @@ static bool python_frame(struct trace *t, const char *s)
 static bool ipython_frame(struct trace *t, const char *s)
 {
     struct frame f = {0};
-    const char *in = strstr(s, " in ");
     bool cell = str_starts(s, "Cell In");
-    bool file = str_starts(s, "File ") && strstr(s, ".py:");
-    bool old =
-        in &&
-        (str_starts(s, "<ipython-input-") ||
-         (strstr(s, ".py in ") && (s[0] == '/' || s[0] == '~' || isalpha((unsigned char)s[0])))) &&
-        t->open;
+    bool file = !cell && str_starts(s, "File ") && strstr(s, ".py:");
+    bool path = s[0] == '/' || s[0] == '~' || isalpha((unsigned char)s[0]);
+    bool old = !cell && !file && t->open &&
+               (str_starts(s, "<ipython-input-") || (path && strstr(s, ".py in ")));
     if (!cell && !file && !old)
         return false;
-    const char *from = file ? s + 5 : s, *stop = from + strcspn(
-                                                            from, file   ? ":"
-                                                                  : cell ? ","
-                                                                         : " ");
+    const char *from = file ? s + 5 : s;
+    const char *stop = from + strcspn(from, file ? ":" : cell ? "," : " ");
     copy(f.file, sizeof f.file, from, (size_t)(stop - from));
-    const char *line = strstr(s, file ? ".py:" : "line ");
+    const char *line = strstr(s, file ? ".py:" : "line "), *in = strstr(s, " in ");
     if (line)
         f.line = (int)strtol(line + (file ? 4 : 5), NULL, 10);
     if (in)
@@ -291,8 +286,8 @@ static bool ipython_frame(struct trace *t, const char *s)
 static bool rich_frame(struct trace *t, const char *s)
 {
     struct frame f = {0};
-    const char *colon = strstr(s, ".py:");
-    if (!t->open || !colon || strchr(s, '"') || (s[0] != '/' && s[0] != '~' && s[1] != ':'))
+    const char *colon = t->open ? strstr(s, ".py:") : NULL;
+    if (!colon || strchr(s, '"') || (s[0] != '/' && s[0] != '~' && s[1] != ':'))
         return false;
     char *end;
     f.line = (int)strtol(colon + 4, &end, 10);
@@ -325,7 +320,8 @@ bool trace_line(struct trace *t, const char *line, int64_t number)
 {
     const char *s = line + strspn(line, " \t");
     size_t n = (size_t)(s - line);
-    if (strstr(s, "Traceback (most recent call last)")) {
+    const char *mark = strchr(s, 'T');
+    if (mark && strstr(mark, "Traceback (most recent call last)")) {
         begin(t, number);
         return true;
     }
