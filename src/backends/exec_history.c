@@ -125,13 +125,6 @@ void exec_history_open(struct exec *x)
     x->history = h;
 }
 
-/* Memory ran out: what is held now is what will be written. */
-void exec_history_failed(struct exec *x, enum status st)
-{
-    if (st == ST_OOM && x->history)
-        mem_history_freeze(x->history->to);
-}
-
 /* The host asks for memory: inputs that it writes. */
 void exec_history_host(struct exec *x)
 {
@@ -278,6 +271,61 @@ void exec_history_end(struct exec *x, int index, int op)
 {
     if (x->history && !x->pool)
         end_storages(x, index, op, false);
+}
+
+/* ---- running out ---- */
+
+/* What is held, for a history that has heard of nothing. */
+static void hold_all(struct exec *x)
+{
+    struct exec_history *h = x->history;
+    for (size_t i = 0; i < x->plan.persistent_n; i++) {
+        const struct ir_var *v = &x->vars->list.data[i];
+        if (!x->var_blocks[i])
+            continue;
+        mem_history_at(h->to, h->var_origins[i]);
+        mem_history_hold(
+            h->to, h->device, mem_block_addr(x->var_blocks[i]), mem_block_bytes(x->var_blocks[i]),
+            category_name(v->category), node_name(x, v->node));
+    }
+    for (int i = 0; i < x->n_programs; i++) {
+        const struct exec_program *p = &x->programs[i];
+        for (size_t k = 0; k < p->storages.n; k++) {
+            if (!p->blocks[k])
+                continue;
+            int64_t op = p->storages.buffers[k].first;
+            mem_history_at(
+                h->to, h->programs[i].input[k] ? h->host_origin : h->programs[i].origins[op]);
+            mem_history_hold(
+                h->to, h->device, mem_block_addr(p->blocks[k]), mem_block_bytes(p->blocks[k]),
+                category_name((enum category)p->storages.category[k]),
+                node_name(x, p->storages.node[k]));
+        }
+    }
+}
+
+/* Nobody recorded: the state alone, with the request that failed. */
+static void begin_at_failure(struct exec *x)
+{
+    struct mem_pool_oom oom;
+    x->source->history = x->source->oom_history;
+    exec_history_open(x);
+    hold_all(x);
+    mem_history_at(x->history->to, 0);
+    if (mem_pool_last_oom(x->pool, &oom))
+        mem_history_oom(x->history->to, x->history->device, oom.rounded_bytes, oom.free_bytes);
+    exec_history_pool(x);
+}
+
+/* Memory ran out: what is held now is what will be written. */
+void exec_history_failed(struct exec *x, enum status st)
+{
+    if (st != ST_OOM)
+        return;
+    if (!x->history && x->pool && !x->source->history && x->source->oom_history)
+        begin_at_failure(x);
+    if (x->history)
+        mem_history_freeze(x->history->to);
 }
 
 void exec_step(struct exec *x, int64_t step)

@@ -74,6 +74,9 @@ struct mem_source {
      * tell it what they do. Borrowed. */
     struct mem_history *history;
     int history_device;
+    /* Where nobody records: an empty history, which becomes `history` when memory runs out, so that
+     * what is held then can be written. NULL: not wanted. Borrowed. */
+    struct mem_history *oom_history;
 };
 
 /* Host memory, mapped by page and zeroed, with huge pages advised. Expandable ranges are reserved

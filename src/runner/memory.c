@@ -68,8 +68,6 @@ void run_memory_open(struct run *r)
     char *text;
     size_t bytes, n = graph_node_count(r->graph);
     struct err ignored;
-    if (!r->o.memory_history)
-        return;
     r->history = mem_history_new(r->o.memory_history_max);
     mem_history_file(r->history, graph_path(r->graph));
     int *line = mem_alloc((n + 1) * sizeof *line);
@@ -89,8 +87,6 @@ void run_memory_place(struct run *r, struct run_place *p)
 {
     struct device_memory m;
     struct err ignored;
-    if (!r->history)
-        return;
     struct mem_history_device d = {
         .name = p->device->id,
         .capacity_bytes = p->device->capacity_bytes,
@@ -101,17 +97,38 @@ void run_memory_place(struct run *r, struct run_place *p)
         d.others_bytes = d.capacity_bytes - m.free_bytes;
     d.capacity_bytes = d.capacity_bytes > 0 ? d.capacity_bytes : 0;
     p->source.history_device = mem_history_device(r->history, &d);
-    p->source.history = r->history;
+    if (r->o.memory_history)
+        p->source.history = r->history;
+    else
+        p->source.oom_history = r->history;
+}
+
+/* Where the state goes when memory runs out and no file was named: one for each graph. */
+static enum status own_path(const struct run *r, char *path, size_t cap, struct err *e)
+{
+    char key[33], name[64], dir[1024];
+    (void)path_join(snug_home(), "oom", dir, sizeof dir);
+    TRY(dir_make(dir, e));
+    graph_key(r->graph, key);
+    (void)snprintf(name, sizeof name, "%s.pickle", key);
+    (void)path_join(dir, name, path, cap);
+    return ST_OK;
 }
 
 enum status run_memory_write(struct run *r, struct err *e)
 {
-    const char *path = r->o.memory_history;
+    char path[1200];
     struct mem_history_counts counts;
-    if (!r->history)
-        return ST_OK;
-    struct mem_history_form form = {.pickle = is_pickle(path), .version = SNUG_VERSION};
+    struct mem_pool_conf conf;
     mem_history_counts(r->history, &counts);
+    if (!r->o.memory_history && !counts.frozen)
+        return ST_OK;
+    (void)snprintf(path, sizeof path, "%s", r->o.memory_history ? r->o.memory_history : "");
+    if (!r->o.memory_history)
+        TRY(own_path(r, path, sizeof path, e));
+    TRY(mem_pool_conf_env(&conf, NULL, e));
+    struct mem_history_form form = {
+        .pickle = is_pickle(path), .version = SNUG_VERSION, .conf = &conf};
     TRY(mem_history_write(r->history, path, &form, e));
     json_t *event = json_object();
     json_put_str(event, "event", "memory_history");

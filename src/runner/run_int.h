@@ -202,7 +202,7 @@ struct run {
     int64_t peak_measured_bytes, rss_baseline_bytes, started_ns;
     bool resume_done;
     char resumed_from[1400];
-    struct mem_history *history; /* NULL: not asked for */
+    struct mem_history *history; /* empty where --memory-history is not given */
     json_t *history_result;      /* the event that told of its file */
     char memory_device[64];      /* of the executor with the largest peak, and its figures */
     struct exec_memory memory_figures;

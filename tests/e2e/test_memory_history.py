@@ -79,6 +79,18 @@ def test_dynamic(snug):
     assert any(names(e["frames"])[0] == "model/l0 (SequentialModel) conv" for e in trace if e["action"] == "alloc")
 
 
+# ids: T2 T4
+def test_replay(snug):
+    """Our snapshots are read by our own tools: the recorded requests give the recorded addresses."""
+    harness.need_fashion()
+    graph = snug.write("g.json", harness.training_graph(harness.CNN, train__max_steps=3))
+    for form in ("pickle", "json"):
+        recorded(snug, graph, form, options=("--memory", "dynamic"))
+        result = snug.json("replay", os.path.join(snug.dir, "history." + form))
+        assert result.rc == 0, result
+        print(form, result.out[:3000])
+
+
 # ids: T2
 def test_json_is_the_same(snug):
     """Both forms say the same; in JSON frames are numbers of snug.stacks."""
@@ -142,6 +154,27 @@ def test_out_of_memory(snug):
     assert s["snug"]["limit_bytes"] > peak
     failed = [e for e in result.events if e["event"] == "memory" and "failed_at" in e]
     assert failed and failed[0]["batch_size"] == 2048 and failed[0]["reserved_bytes"] > 0, result.events[-5:]
+
+
+# ids: T2
+def test_out_of_memory_unasked(snug):
+    """Without the option the state is written all the same when memory runs out, and nothing otherwise."""
+    harness.need_fashion()
+    graph = snug.write("g.json", harness.training_graph(harness.CNN, train__max_steps=2, loader__batch_size=2048))
+    peak = snug.json("plan", graph).doc["peak_bytes"]
+    fits = snug.json("run", graph, "--memory", "dynamic")
+    assert "memory_history" not in fits.doc and not os.path.exists(os.path.join(snug.home, "oom")), fits.doc
+    result = snug.json("run", graph, "--memory", "dynamic", "--memory-gib", (peak + peak // 50) / (1 << 30))
+    assert result.rc == 3, result
+    path = result.doc["memory_history"]["path"]
+    assert path.startswith(snug.home), path
+    s = snapshot_rules.read(path)
+    snapshot_rules.check(s)
+    assert [e["action"] for e in s["device_traces"][0]] == ["oom", "snapshot"], s["device_traces"]
+    held = [b for seg in s["segments"] for b in seg["blocks"] if b["state"] == "active_allocated"]
+    assert sum(b["size"] for b in held) > peak // 4, (peak, held)
+    assert all(b["frames"] and b["category"] for b in held), held[:3]
+    assert any(names(b["frames"])[0] == "model/l0 (SequentialModel) conv" for b in held), [names(b["frames"]) for b in held]
 
 
 # ids: T1
