@@ -363,6 +363,21 @@ static void segment_drop(struct mem_history *h, int device, uint64_t addr)
 
 /* ---- pools ---- */
 
+struct mem_pool_id history_pool_id(struct mem_pool_id id, uint64_t number)
+{
+    if (number > 0 && id.first == 0 && id.second == 0)
+        id.first = number;
+    return id;
+}
+
+static uint16_t pool_number(const struct history_watched *w, struct mem_pool_id id)
+{
+    id = history_pool_id(id, w->number);
+    if (id.first == 0 && id.second == 0)
+        return 0;
+    return (uint16_t)intern_put(&w->history->pools, &id, sizeof id);
+}
+
 static void hear(void *ctx, const struct mem_event *m)
 {
     const struct history_watched *w = ctx;
@@ -373,8 +388,7 @@ static void hear(void *ctx, const struct mem_event *m)
     v.addr = m->kind == MEM_EVENT_OOM ? (uint64_t)m->device_free_bytes : m->addr;
     v.size_bytes = m->size_bytes;
     v.stream = m->stream ? (uint16_t)intern_put(&h->streams, &m->stream, sizeof m->stream) : 0;
-    if (m->pool.first || m->pool.second)
-        v.pool = (uint16_t)intern_put(&h->pools, &m->pool, sizeof m->pool);
+    v.pool = pool_number(w, m->pool);
     switch (m->kind) {
     case MEM_EVENT_FREE_REQUESTED:
     case MEM_EVENT_FREE_COMPLETED:
@@ -411,7 +425,7 @@ void mem_history_watch(struct mem_history *h, int device, struct mem_pool *p)
 {
     struct history_watched *w = mem_alloc(sizeof *w);
     lock(h);
-    *w = (struct history_watched){h, p, device, h->watched};
+    *w = (struct history_watched){h, p, device, h->watched_n++, h->watched};
     h->watched = w;
     h->now_us = clock_wall_us();
     unlock(h);
@@ -433,6 +447,7 @@ static void end_pool(struct history_watched *w)
         struct history_event v = event_of(h, MEM_EVENT_FREE_REQUESTED, w->device);
         v.addr = s.blocks[i].addr;
         v.size_bytes = s.blocks[i].requested_bytes;
+        v.pool = pool_number(w, (struct mem_pool_id){0});
         if (s.blocks[i].state == MEM_BLOCK_ALLOCATED)
             end_block(h, &v);
         v.kind = MEM_EVENT_FREE_COMPLETED;
@@ -444,6 +459,7 @@ static void end_pool(struct history_watched *w)
             event_of(h, expandable ? MEM_EVENT_SEGMENT_UNMAP : MEM_EVENT_SEGMENT_FREE, w->device);
         v.addr = s.segments[i].addr;
         v.size_bytes = s.segments[i].size_bytes;
+        v.pool = pool_number(w, s.segments[i].pool);
         push(h, &v);
         segment_drop(h, w->device, v.addr);
     }

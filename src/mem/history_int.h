@@ -60,6 +60,7 @@ struct history_watched {
     struct mem_history *history;
     struct mem_pool *pool;
     int device;
+    uint64_t number; /* 0: the first; others are told apart by their pool id */
     struct history_watched *next;
 };
 
@@ -67,6 +68,7 @@ struct history_watched {
 struct history_part {
     int device;
     bool of_pool;
+    uint64_t number; /* of the pool */
     struct mem_pool_snapshot s;
 };
 struct history_parts {
@@ -86,6 +88,7 @@ struct mem_history {
     VEC(struct mem_history_device) devices;
     VEC(struct history_segment) segments;
     struct history_watched *watched;
+    uint64_t watched_n; /* since the beginning */
     const char *file, *running;
 
     struct history_event *ring;
@@ -107,6 +110,8 @@ void history_parts_take(struct mem_history *h, struct history_parts *out);
 void history_parts_release(struct history_parts *p);
 /* The stack that a segment was taken under. */
 uint32_t history_segment_stack(const struct mem_history *h, int device, uint64_t addr);
+/* Each executor has an allocator of its own: all but the first appear as private pools. */
+struct mem_pool_id history_pool_id(struct mem_pool_id id, uint64_t number);
 const char *history_text(const struct mem_history *h, uint32_t id);
 const struct history_block *history_live(const struct mem_history *h, int device, uint64_t addr);
 

@@ -65,7 +65,7 @@ void history_parts_take(struct mem_history *h, struct history_parts *out)
 {
     *out = (struct history_parts){0};
     for (const struct history_watched *p = h->watched; p; p = p->next) {
-        struct history_part part = {.device = p->device, .of_pool = true};
+        struct history_part part = {.device = p->device, .of_pool = true, .number = p->number};
         mem_pool_snapshot(p->pool, &part.s);
         vec_push(&out->list, part);
     }

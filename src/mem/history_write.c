@@ -195,7 +195,8 @@ static void write_segment(struct writing *w, const struct history_part *part, si
     doc_uint(d, s->stream);
     put_text(d, "segment_type", s->small ? "small" : "large");
     doc_key(d, "segment_pool_id");
-    doc_pair(d, s->pool.first, s->pool.second);
+    struct mem_pool_id id = history_pool_id(s->pool, part->number);
+    doc_pair(d, id.first, id.second);
     put_bool(d, "is_expandable", s->expandable);
     write_frames(w, history_segment_stack(w->h, part->device, s->addr));
     doc_key(d, "blocks");

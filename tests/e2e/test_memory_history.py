@@ -81,14 +81,20 @@ def test_dynamic(snug):
 
 # ids: T2 T4
 def test_replay(snug):
-    """Our snapshots are read by our own tools: the recorded requests give the recorded addresses."""
+    """Our snapshots are read by our own tools, and an allocator fed with the requests gives the recorded addresses:
+    those of the training loop, and of the evaluation after it, which has an allocator of its own."""
     harness.need_fashion()
-    graph = snug.write("g.json", harness.training_graph(harness.CNN, train__max_steps=3))
-    for form in ("pickle", "json"):
-        recorded(snug, graph, form, options=("--memory", "dynamic"))
-        result = snug.json("replay", os.path.join(snug.dir, "history." + form))
-        assert result.rc == 0, result
-        print(form, result.out[:3000])
+    graph = snug.example("fashion-cnn")
+    sets = ("--set", "TrainingLoop.max_steps=2", "--set", "TrainingLoop.epochs=1", "--memory", "dynamic")
+    for form, conf in (("pickle", ""), ("json", "expandable_segments:True"), ("pickle", "roundup_power2_divisions:4")):
+        result, s = recorded(snug, graph, form, options=sets, env={"SNUG_ALLOC_CONF": conf})
+        assert s["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] == conf
+        pools = {tuple(e["pool_id"]) for e in s["device_traces"][0]}
+        assert len(pools) == 2, pools
+        device = snug.json("replay", os.path.join(snug.dir, "history." + form)).doc["devices"][0]
+        assert device["replay"]["exact"] and device["replay"]["addresses"] > 500, device
+        told = snug.json("doctor", os.path.join(snug.dir, "history." + form))
+        assert told.rc == 0, told
 
 
 # ids: T2
