@@ -179,37 +179,50 @@ static void note(json_t *list, const char *text)
 }
 
 /* What is easily read wrongly in these figures. */
-static json_t *notes_json(const struct evidence *v)
+static json_t *notes_json(const struct evidence *v, const struct verdict *d)
 {
     json_t *a = json_array();
     char text[256];
     const int64_t mib = 1 << 20;
     if (v->era != ERA_NONE && (v->request.bytes == 2 * mib || v->request.bytes == 20 * mib))
         note(
-            a, "2 and 20 MiB are the sizes in which small requests are served: it was the last drop, and says "
+            a, "2 and 20 MiB are the sizes in which small requests are served: it was the last "
+               "drop, and says "
                "nothing about what is large");
     if (amount_known(v->private_pools) && v->private_pools.bytes > 0)
         note(
-            a, "private pools (CUDA graphs): the allocated figure contains their free blocks, so less than it is "
+            a, "private pools (CUDA graphs): the allocated figure contains their free blocks, so "
+               "less than it is "
                "live");
     if (v->hint_split && v->max_split)
-        note(a, "the message advises max_split_size_mb, which is set already: it prints that every time");
+        note(
+            a, "the message advises max_split_size_mb, which is set already: it prints that every "
+               "time");
     if (v->hint_expandable && v->expandable)
-        note(a, "the message advises expandable_segments, which is on already: it prints that every time");
+        note(
+            a, "the message advises expandable_segments, which is on already: it prints that every "
+               "time");
     else if (v->hint_expandable || v->hint_split)
-        note(a, "the allocator setting in the message is printed with every out-of-memory and is no finding");
+        note(
+            a, "the allocator setting in the message is printed with every out-of-memory and is no "
+               "finding");
     if (v->own_from_process)
-        note(a, "one \"Process\" line is this process itself, under the host's number (containers)");
-    if (v->has_message && v->step > 50 && !v->growth.rising && !v->allocated_flat && v->where == WHERE_CARD) {
+        note(
+            a, "one \"Process\" line is this process itself, under the host's number (containers)");
+    if (d->kind <= OOM_FRAGMENTATION && v->has_message && v->step > 50 && !v->growth.rising &&
+        !v->allocated_flat && v->where == WHERE_CARD) {
         (void)snprintf(
             text, sizeof text,
-            "it ran until step %lld before: either memory grows, or a larger sample came; figures of "
-            "memory_allocated() per step would tell", (long long)v->step);
+            "it ran until step %lld before: either memory grows, or a larger sample came; figures "
+            "of "
+            "memory_allocated() per step would tell",
+            (long long)v->step);
         note(a, text);
     }
     if (amount_known(v->other) && amount_known(v->total) && v->other.bytes > v->total.bytes / 8)
         note(
-            a, "memory of other processes and of other CUDA libraries is invisible to PyTorch's own tools "
+            a, "memory of other processes and of other CUDA libraries is invisible to PyTorch's "
+               "own tools "
                "(memory_summary, snapshots)");
     return a;
 }
@@ -274,7 +287,7 @@ static void put_verdict(json_t *o, const struct evidence *v, const struct verdic
         (void)json_array_append_new(list, x);
     }
     json_put(o, "evidence", evidence_json(v));
-    json_put(o, "notes", notes_json(v));
+    json_put(o, "notes", notes_json(v, d));
     json_put(o, "where", where_json(v));
     if (v->growth.rising)
         json_put(o, "growth", growth_json(&v->growth));

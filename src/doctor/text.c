@@ -39,6 +39,7 @@ struct source {
     struct trace trace;
     struct summary_reader summary;
     int64_t step, evaluating_line, training_line;
+    int64_t late_line; /* of a message whose frames may follow it, deepest first; 0 none */
 };
 
 struct hit {
@@ -216,6 +217,7 @@ static void emit(struct text_reader *r, struct source *s, const struct message *
             (TEXT_MESSAGES / 2 - 1) * sizeof *f->messages.data),
             f->messages.n--;
     vec_push(&f->messages, t);
+    s->late_line = t.has_trace ? 0 : line;
 }
 
 /* Reads on in the open message; returns where it ends in the text. */
@@ -266,6 +268,27 @@ static void trim(struct source *s)
     s->text.n -= from;
     if (s->open)
         s->open_at -= from;
+}
+
+/* Debuggers print the message first and its frames below, the deepest on top. */
+static void late_frames(struct text_reader *r, struct source *s)
+{
+    struct text_facts *f = &r->facts;
+    if (!s->late_line || s->trace.marked || f->lines - s->late_line > 200)
+        return;
+    for (size_t i = f->messages.n; i-- > 0;) {
+        struct text_message *t = &f->messages.data[i];
+        if (t->line != s->late_line || strcmp(t->source, s->name) != 0)
+            continue;
+        if (!t->user.file[0] || (t->user.line == s->trace.user.line && !t->user.code[0]))
+            t->user = s->trace.user;
+        t->has_trace = true;
+        t->phases |= s->trace.phases;
+        t->hints |= s->trace.hints;
+        if (t->phase <= MOMENT_FORWARD)
+            t->phase = s->trace.phase;
+        return;
+    }
 }
 
 /* ---- a line ---- */
@@ -383,6 +406,8 @@ static void take_line(struct text_reader *r, const char *line)
     if (n || s->open)
         read_hits(r, s, hits, n);
     trim(s);
+    if (traced && s->late_line && s->late_line < f->lines)
+        late_frames(r, s);
     if (mask >> WORD_KILLED & 1 || *rest == 'M')
         whole_line(r, s, rest);
     if (table || s->summary.open || mask >> WORD_SMI & 1 || smi_reading(&r->smi))

@@ -147,7 +147,7 @@ static const struct {
     {HINT_KEEPS_RESULTS, "torch.cat(all_", ".cpu()"},
     {HINT_KEEPS_RESULTS, "torch.cat(pred", ".cpu()"},
     {HINT_KEEPS_RESULTS, "torch.cat(outputs", ".cpu()"},
-    {HINT_KEEPS_RESULTS, "pad_across_processes(", NULL},
+    {HINT_KEEPS_RESULTS, "_across_processes(", NULL},
     {HINT_ATTENTION, "attn_scores", NULL},
     {HINT_ATTENTION, "attention_scores", NULL},
     {HINT_ATTENTION, "attn_weights", NULL},
@@ -162,11 +162,20 @@ static const struct {
     {HINT_AUTOCAST, "autocast", NULL},
     {HINT_STATE_ON_DEVICE, "torch.load(", "map_location"}};
 
+/* A needle that begins with a letter begins a word: "reprojection_losses" are no "losses". */
+static bool has_sign(const char *code, const char *needle)
+{
+    const char *at = strstr(code, needle);
+    if (!at || at == code || !isalpha((unsigned char)*needle))
+        return at != NULL;
+    return !isalnum((unsigned char)at[-1]) && at[-1] != '_';
+}
+
 unsigned trace_code_hints(const char *code)
 {
     unsigned hints = 0;
     for (size_t i = 0; i < sizeof code_signs / sizeof *code_signs; i++)
-        if (strstr(code, code_signs[i].needle) &&
+        if (has_sign(code, code_signs[i].needle) &&
             !(code_signs[i].unless && strstr(code, code_signs[i].unless)))
             hints |= code_signs[i].hint;
     return hints;
@@ -323,6 +332,7 @@ bool trace_line(struct trace *t, const char *line, int64_t number)
     const char *mark = strchr(s, 'T');
     if (mark && strstr(mark, "Traceback (most recent call last)")) {
         begin(t, number);
+        t->marked = true;
         return true;
     }
     if (!t->open &&

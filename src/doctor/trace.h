@@ -46,6 +46,7 @@ struct frame {
 };
 /* One traceback as far as it has come; zero it at the start. */
 struct trace {
+    bool marked;       /* it began with "Traceback"; else frames may come deepest first */
     bool open;         /* the last line belonged to it */
     int frames;        /* seen */
     struct frame last; /* of anyone */
