@@ -348,7 +348,7 @@ static void take_words(const struct text_facts *f, struct evidence *v)
     v->expandable =
         strstr(f->conf, "expandable_segments:True") || strstr(f->conf, "expandable_segments:true");
     v->max_split = strstr(f->conf, "max_split_size_mb:") != NULL;
-    v->async = strstr(f->conf, "cudaMallocAsync") != NULL;
+    v->async = strstr(f->conf, "cudaMallocAsync") || (v->has_message && v->id == MESSAGE_ASYNC);
     v->half = w[WORD_HALF] > 0 || (v->hints & HINT_AUTOCAST);
     v->checkpointing = w[WORD_CHECKPOINTING] > 0 || (v->hints & HINT_CHECKPOINT);
     v->batch_one = w[WORD_BATCH_ONE] > 0;

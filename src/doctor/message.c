@@ -284,6 +284,33 @@ static void read_mps(struct cursor *c, struct message *m)
     }
 }
 
+/* cudaMallocAsync: "Allocation on device 0 would exceed allowed memory. (out of memory) Currently
+ * allocated : 10.50 GiB Requested : 20.00 MiB Device limit : 12.00 GiB Free (according to CUDA): 0
+ * bytes PyTorch limit (set by user-supplied memory fraction) : 17179869184.00 GiB". */
+static void read_async(struct cursor *c, struct message *m)
+{
+    const char *before = c->start - strlen(message_info_of(m->id)->anchor);
+    (void)snprintf(m->backend, sizeof m->backend, "cuda");
+    m->era = ERA_NEW;
+    m->truncated = true;
+    if (before > c->text && isdigit((unsigned char)before[-1]))
+        m->device = before[-1] - '0';
+    (void)lit(c, ".");
+    (void)lit(c, "(outofmemory)");
+    if (lit(c, "currentlyallocated:"))
+        (void)size(c, &m->allocated);
+    if (lit(c, "requested:"))
+        (void)size(c, &m->request);
+    if (lit(c, "devicelimit:"))
+        (void)size(c, &m->total);
+    if (lit(c, "free(accordingtocuda):"))
+        (void)size(c, &m->free);
+    if (lit(c, "pytorchlimit(setbyuser-suppliedmemoryfraction):") && sane_size(c, &m->allowed, m))
+        m->truncated = false;
+    m->reserved = m->allocated; /* the driver's pool is not told apart */
+    m->unallocated = amount_sub(m->reserved, m->allocated);
+}
+
 /* ---- the others ---- */
 
 static void read_plain(struct cursor *c, struct message *m)

@@ -440,6 +440,33 @@ static void show_where(const json_t *d, struct str *out)
     }
 }
 
+/* Where several messages are, each in a line. */
+static void show_messages(const json_t *d, struct str *out)
+{
+    const json_t *list = json_object_get(d, "messages");
+    size_t n = json_array_size(list);
+    char asked[32], free[32];
+    if (n < 2)
+        return;
+    str_add(out, "\nMessages\n");
+    for (size_t i = 0; i < n && i < 12; i++) {
+        const json_t *m = json_array_get(list, i);
+        str_printf(out, "  line %-8lld", (long long)json_get_i64(m, "line", 0));
+        if (json_get_i64(m, "rank", -1) >= 0)
+            str_printf(out, " rank %-3lld", (long long)json_get_i64(m, "rank", 0));
+        if (json_get_i64(m, "device", -1) >= 0)
+            str_printf(out, " device %-2lld", (long long)json_get_i64(m, "device", 0));
+        str_printf(out, " %s", json_get_str(m, "kind", "-"));
+        if (json_object_get(m, "request_bytes"))
+            str_printf(out, ", asked for %s", bytes_of(m, "request_bytes", asked, sizeof asked));
+        if (json_object_get(m, "free_bytes"))
+            str_printf(out, ", free %s", bytes_of(m, "free_bytes", free, sizeof free));
+        str_printf(out, " (%s)\n", json_get_str(m, "about", ""));
+    }
+    if (json_get_i64(d, "messages_seen", 0) > 12)
+        str_printf(out, "  ... %lld in all\n", (long long)json_get_i64(d, "messages_seen", 0));
+}
+
 static void show_list(const json_t *d, const char *key, const char *title, struct str *out)
 {
     const json_t *list = json_object_get(d, key);
@@ -496,6 +523,7 @@ static void show_verdict(const json_t *d, struct str *out)
     str_add(out, "\nEvidence\n");
     show_figures(json_object_get(d, "evidence"), out);
     show_where(d, out);
+    show_messages(d, out);
     show_list(d, "notes", "Mind", out);
     show_list(d, "remedies", "What to try, in this order", out);
     show_list(d, "checks", "How to see that it is fixed", out);
