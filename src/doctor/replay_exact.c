@@ -24,14 +24,17 @@ struct play {
     struct replay_exact *out;
     struct mem_pool *pool;
     struct mem_source source;
+    struct replay_start *start;
+    const struct mem_pool_conf *conf;
     struct mem_block **handles; /* of the device's lives */
     uint16_t *pools;            /* the same; NULL: the default one */
     /* Recorded segment events that this call should make, in order. */
     VEC(uint32_t) window;
-    size_t window_at; /* those before have come */
-    uint32_t now;     /* the event that is played */
-    bool fails;       /* it is a request that failed */
-    bool giving;      /* blocks that nothing else uses: complete at once */
+    size_t window_at;         /* those before have come */
+    uint32_t now;             /* the event that is played */
+    bool fails;               /* it is a request that failed */
+    struct replay_base asked; /* the kind of the request that is played */
+    bool giving;              /* blocks that nothing else uses: complete at once */
     uint64_t next_unknown;
     int64_t total_bytes, device_free_bytes;
     uint8_t *done;      /* of the device's lives: the recording has completed the pending free */
@@ -106,15 +109,21 @@ static void oracle_give(struct mem_source *source, uint64_t addr, int64_t size_b
     (void)size_bytes;
 }
 
-/* A new range begins where the recording maps next. */
+/* Addresses are always to be had, also where there is no memory to map: the reservation then waits
+ * for a later request. It begins where the recording next maps in a new one of this kind. */
 static uint64_t oracle_reserve(struct mem_source *source, int64_t size_bytes)
 {
     struct play *p = source->ctx;
-    const struct snap_event *v = head(p);
     (void)size_bytes;
-    if (refuses(p))
-        return 0;
-    return v && v->action == SNAP_SEGMENT_MAP ? v->addr : unknown_address(p);
+    for (size_t i = 0; i < p->start->bases.n; i++) {
+        struct replay_base *b = &p->start->bases.data[i];
+        if (b->used || b->stream != p->asked.stream || b->pool != p->asked.pool ||
+            b->large != p->asked.large)
+            continue;
+        b->used = true;
+        return b->addr;
+    }
+    return unknown_address(p);
 }
 
 static bool oracle_map(struct mem_source *source, uint64_t addr, int64_t size_bytes)
@@ -331,6 +340,8 @@ ask(struct play *p, const struct snap_event *v, uint16_t pool, int64_t size, str
     uint64_t stream = p->s->streams[v->stream];
     struct mem_pool_id id = {p->s->pools[pool].a, p->s->pools[pool].b};
     struct mem_tag tag = {0};
+    bool small = mem_pool_is_small(mem_pool_round_size(p->conf, size));
+    p->asked = (struct replay_base){.stream = v->stream, .pool = pool, .large = !small};
     if (pool == 0)
         return mem_pool_alloc_on(p->pool, stream, size, tag, out, &e);
     if (mem_pool_private_uses(p->pool, id) == 0)
@@ -579,12 +590,14 @@ static int64_t total_of(const struct replay_start *start, int64_t guess)
 }
 
 static enum status
-run(struct play *p, const struct mem_pool_conf *conf, const struct replay_start *start,
-    int64_t guess, struct err *e)
+run(struct play *p, const struct mem_pool_conf *conf, struct replay_start *start, int64_t guess,
+    struct err *e)
 {
     struct mem_block **handles =
         mem_alloc((start->layout.blocks_n + 1) * sizeof(struct mem_block *));
     enum status st;
+    p->start = start;
+    p->conf = conf;
     p->total_bytes = p->device_free_bytes = total_of(start, guess);
     p->pool = mem_pool_open(&p->source, &(struct mem_pool_options){.conf = conf});
     TRY_OUT(set_up(p, start, handles, e));

@@ -18,6 +18,15 @@ struct replay_guess {
     VEC(struct replay_slack) slacks;
 };
 
+/* A reservation that is made in the trace: where it begins, and the event that first maps in it. It
+ * may be made earlier, by a request that then found no memory to map. */
+struct replay_base {
+    uint64_t addr;
+    uint32_t event;
+    uint16_t stream, pool;
+    bool large, used;
+};
+
 /* The state before the first event of a device, fit for mem_pool_load. */
 struct replay_start {
     struct mem_pool_snapshot layout;
@@ -26,6 +35,7 @@ struct replay_start {
     uint32_t heads_n; /* maps that may begin a reservation, or the head of one (replay_ranges.c) */
     int64_t span_bytes; /* the widest reach of a reservation */
     int64_t full_bytes; /* the same of those that were full; 0: none was */
+    VEC(struct replay_base) bases;
 };
 enum status replay_start_make(
     const struct snapshot *s, int device, const struct mem_pool_conf *conf,

@@ -20,6 +20,7 @@ struct ranges {
     VEC(struct range) all;
     const struct replay_guess *guess;
     bool beginning; /* the ranges of the start are listed */
+    uint32_t now;   /* else the event that is played */
 };
 
 uint16_t replay_event_pool(const struct work *w, const struct snap_event *v)
@@ -80,6 +81,14 @@ static uint32_t add_range(struct ranges *q, const struct place *x, uint64_t addr
                      .large = x->large,
                      .start = q->beginning,
                      .full = q->beginning && beside}));
+    if (!q->beginning)
+        vec_push(
+            &q->w->out->bases, ((struct replay_base){
+                                   .addr = addr,
+                                   .event = q->now,
+                                   .stream = x->stream,
+                                   .pool = x->pool,
+                                   .large = x->large}));
     return (uint32_t)q->all.n - 1;
 }
 
@@ -105,12 +114,18 @@ static int64_t page_of(const struct ranges *q, bool large)
     return large ? q->w->conf->large_segment_bytes : SMALL_SEGMENT_BYTES;
 }
 
+/* What a pool reserves on the card that is guessed. */
+static int64_t reserve_of(const struct ranges *q, bool large)
+{
+    int64_t total = q->guess->total_bytes, page = page_of(q, large);
+    return (total + total / 8 + page - 1) / page * page;
+}
+
 /* Whether a reservation may reach from `low` to `high` and have a page at `addr`. */
 static bool
 can_reach(const struct ranges *q, bool large, uint64_t low, uint64_t high, uint64_t addr)
 {
-    int64_t total = q->guess->total_bytes, page = page_of(q, large);
-    int64_t most = (total + total / 8 + page - 1) / page * page;
+    int64_t total = q->guess->total_bytes, page = page_of(q, large), most = reserve_of(q, large);
     bool aligned = (addr > low ? addr - low : low - addr) % (uint64_t)page == 0;
     return aligned && (total == 0 || high - low <= (uint64_t)most);
 }
@@ -186,7 +201,7 @@ static int64_t reach_of(const struct ranges *q, const struct range *r)
     int64_t pages = (int64_t)(r->high - r->low), total = q->guess->total_bytes;
     if (!r->full)
         return 0;
-    int64_t reach = total ? total + total / 8 : pages;
+    int64_t reach = total ? reserve_of(q, r->large) : pages;
     for (size_t i = 0; i < q->all.n; i++) {
         const struct range *next = &q->all.data[i];
         struct place like = {.large = r->large, .stream = r->stream, .pool = r->pool};
@@ -225,6 +240,7 @@ void replay_set_ranges(struct work *w, const struct replay_guess *guess)
     q.beginning = false;
     for (uint32_t i = w->d->events_first; i < w->d->events_first + w->d->events_n; i++) {
         const struct snap_event *v = &w->s->events[i];
+        q.now = i;
         if (v->action == SNAP_SEGMENT_MAP)
             on_map(&q, v);
         else if (v->action == SNAP_SEGMENT_UNMAP)

@@ -77,7 +77,23 @@ static enum status check_pages(const struct snap_event *v, struct err *e)
         (long long)v->size, (unsigned long long)v->addr);
 }
 
-/* Of a range that is gone at the end. Whether an expandable one was large shows later. */
+/* Pages that were unmapped and are mapped again, or lie beside such, are of the same reservation.
+ */
+static void like_later(struct work *w, struct place *x)
+{
+    for (int64_t at = -PAGE_BYTES; at <= x->size; at += PAGE_BYTES) {
+        const struct place *later = replay_place_at(&w->places, x->addr + (uint64_t)at);
+        bool inside = at >= 0 && at < x->size;
+        if (!later->expandable || later->stream != x->stream || (!inside && !later->there))
+            continue;
+        x->large = later->large;
+        x->pool = later->pool;
+        if (inside)
+            return;
+    }
+}
+
+/* Of a range that is gone at the end. Small pools unmap 2 MiB and multiples, large ones more. */
 static struct place like_event(const struct work *w, const struct snap_event *v)
 {
     return (struct place){
@@ -85,7 +101,8 @@ static struct place like_event(const struct work *w, const struct snap_event *v)
         .size = v->size,
         .stream = v->stream,
         .pool = replay_event_pool(w, v),
-        .large = v->size != SMALL_SEGMENT_BYTES,
+        .large = v->action == SNAP_SEGMENT_FREE ? v->size != SMALL_SEGMENT_BYTES
+                                                : v->size % w->conf->large_segment_bytes == 0,
         .expandable = v->action == SNAP_SEGMENT_UNMAP};
 }
 
@@ -107,6 +124,7 @@ static enum status undo(struct work *w, const struct snap_event *v, struct err *
     case SNAP_SEGMENT_UNMAP:
         TRY(check_pages(v, e));
         x = like_event(w, v);
+        like_later(w, &x);
         x.group = ++w->groups_n;
         put_pages(&w->places, x, v->addr, v->size);
         return ST_OK;
@@ -366,5 +384,6 @@ void replay_start_release(struct replay_start *x)
     mem_free(x->layout.segments);
     mem_free(x->layout.blocks);
     mem_free(x->life_of_block);
+    vec_release(&x->bases);
     *x = (struct replay_start){0};
 }
