@@ -1,8 +1,8 @@
 /* doctor.c - from a file to a diagnosis. */
 #include "doctor/doctor.h"
 
-#include "doctor/evidence_snapshot.h"
 #include "doctor/report.h"
+#include "doctor/snapshot_report.h"
 #include "doctor/symptoms.h"
 
 #include <errno.h>
@@ -66,9 +66,10 @@ static enum status of_text(struct input *in, json_t **out, struct err *e)
 
 static enum status of_snapshot(const struct snapshot *s, json_t **out)
 {
-    struct evidence v;
-    evidence_from_snapshot(s, &v);
-    *out = report_evidence_document(&v, s->form == SNAP_JSON ? "json snapshot" : "pickle snapshot");
+    struct study x;
+    study_init(&x, s, NULL);
+    *out = snapshot_report_document(&x);
+    study_release(&x);
     return ST_OK;
 }
 

@@ -37,6 +37,8 @@ void evidence_init(struct evidence *v)
         .largest_free = u,
         .free_sum = u,
         .grows_by = u,
+        .replay_needs = u,
+        .replay_base_needs = u,
         .ooms = -1,
         .retries = -1};
 }

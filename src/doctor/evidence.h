@@ -80,6 +80,12 @@ struct evidence {
     struct amount grows_by;               /* per iteration */
     char grows_at[160];                   /* frame that grows most */
     bool graph_retained;                  /* a forward pass's tensors outlive their step */
+    bool has_history;                     /* it has events */
+    /* a replay of it under other settings */
+    bool replayed, replay_fits;
+    int replay_tried;
+    char replay_setting[256]; /* what helps; "" where nothing does */
+    struct amount replay_needs, replay_base_needs;
 
     /* a document of our own run that ended out of memory */
     bool own_run, own_budget, own_planned;

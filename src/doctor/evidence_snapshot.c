@@ -1,90 +1,153 @@
-/* evidence_snapshot.c - the state at an out-of-memory, from the end backwards. */
-#include "doctor/evidence_snapshot.h"
+/* evidence_snapshot.c - what a study of a snapshot says to the rules. */
+#include "doctor/study.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The device whose last event of kind OOM is the latest; else the fullest one. */
-static int device_of(const struct snapshot *s, int64_t *event)
-{
-    int best = -1;
-    *event = -1;
-    for (int d = 0; d < s->devices_n; d++) {
-        const struct snap_device *p = &s->devices[d];
-        for (int64_t i = (int64_t)p->events_n - 1; i >= 0; i--)
-            if (s->events[p->events_first + i].action == SNAP_OOM) {
-                if (*event < 0 ||
-                    s->events[p->events_first + i].time_us > s->events[*event].time_us) {
-                    *event = (int64_t)p->events_first + i;
-                    best = d;
-                }
-                break;
-            }
-    }
-    for (int d = 0; d < s->devices_n && *event < 0; d++)
-        if (best < 0 || s->devices[d].reserved_bytes > s->devices[best].reserved_bytes)
-            best = d;
-    return best;
-}
-
-/* What was live and reserved at `event`. */
-static void state_at(
-    const struct snapshot *s, const struct snap_device *d, int64_t event, int64_t *live,
-    int64_t *reserved)
-{
-    *live = d->active_bytes;
-    *reserved = d->reserved_bytes;
-    for (int64_t i = (int64_t)d->events_first + d->events_n - 1; i > event; i--) {
-        const struct snap_event *e = &s->events[i];
-        if (e->action == SNAP_ALLOC)
-            *live -= e->size;
-        else if (e->action == SNAP_FREE_COMPLETED)
-            *live += e->size;
-        else if (e->action == SNAP_SEGMENT_ALLOC || e->action == SNAP_SEGMENT_MAP)
-            *reserved -= e->size;
-        else if (e->action == SNAP_SEGMENT_FREE || e->action == SNAP_SEGMENT_UNMAP)
-            *reserved += e->size;
-    }
-}
+/* Of what a forward pass allocates, without gradients next to nothing lives at its end, with them a
+ * third and more. */
+static const double kept_without_grad = 0.2, kept_with_grad = 0.28;
 
 static void settings(const struct snapshot *s, struct evidence *v)
 {
     v->expandable = s->settings.expandable_segments;
     v->max_split = s->settings.max_split_size >= 0 && s->settings.present;
     (void)snprintf(v->conf, sizeof v->conf, "%s", snap_text(s, s->settings.conf));
+    v->async = strstr(v->conf, "cudaMallocAsync") != NULL;
+    v->fraction = strstr(v->conf, "per_process_memory_fraction") != NULL;
 }
 
-void evidence_from_snapshot(const struct snapshot *s, struct evidence *v)
+static void where(const struct study *x, const struct study_device *d, struct evidence *v)
 {
-    int64_t event, live, reserved;
+    const struct snapshot *s = x->s;
+    v->phase = d->phase;
+    if (d->moment == SNAP_NONE)
+        return;
+    const struct stack_label *k = &x->labels.of[s->events[d->moment].stack];
+    v->phases = d->phase != MOMENT_NONE ? 1u << d->phase : 0;
+    if (k->marks & MARK(EVALUATION))
+        v->phases |= 1u << MOMENT_EVALUATION;
+    v->has_trace = k->frame != LABEL_NONE;
+    v->evaluating = d->phase == MOMENT_EVALUATION;
+    if (k->frame != LABEL_NONE) {
+        const struct snap_frame *f = &s->frames[k->frame];
+        (void)snprintf(v->user.file, sizeof v->user.file, "%s", snap_text(s, f->file));
+        (void)snprintf(v->user.function, sizeof v->user.function, "%s", snap_text(s, f->name));
+        v->user.line = (int)f->line;
+    }
+    if (k->marks & (MARK(ATTENTION) | MARK(SOFTMAX)))
+        v->hints |= HINT_ATTENTION;
+    if (d->loss || 10 * d->holders.by_category[HOLDER_LOSS] >= d->holders.live_bytes)
+        v->hints |= HINT_LOGITS;
+    for (uint32_t i = 0; i < s->stacks_n && !v->checkpointing; i++)
+        v->checkpointing = (x->labels.of[i].marks & MARK(CHECKPOINT)) != 0;
+}
+
+static void over_time(const struct study *x, const struct study_device *d, struct evidence *v)
+{
+    const struct growth_report *g = &d->growth;
+    if (!g->by)
+        return;
+    v->iterations = g->n;
+    v->allocated_flat = !g->rising;
+    if (v->allocated_flat)
+        v->flat_level = amount_exact(g->live_bytes[g->n - 1]);
+    if (!g->rising)
+        return;
+    v->growth = (struct growth){
+        .rising = true,
+        .kind = SERIES_ALLOCATED,
+        .from_snapshot = true,
+        .points = g->n - g->first,
+        .first = (double)g->live_bytes[g->first],
+        .last = (double)g->live_bytes[g->n - 1],
+        .per_point = g->bytes_per_iteration};
+    (void)snprintf(v->growth.label, sizeof v->growth.label, "live at each iteration");
+    v->grows_by = amount_exact((int64_t)g->bytes_per_iteration);
+    v->graph_retained = g->kept_places_n >= 2 && 2 * g->kept_activation_bytes >= g->kept_bytes;
+    struct str place;
+    str_init(&place);
+    if (g->rows_n)
+        label_group_text(&x->labels, g->rows[0].group, &place);
+    (void)snprintf(v->grows_at, sizeof v->grows_at, "%s", place.data ? place.data : "");
+    str_release(&place);
+}
+
+/* Whether an evaluation keeps its graph, where it can be told. */
+static void evaluation(const struct study_device *d, struct evidence *v)
+{
+    if (d->phase != MOMENT_EVALUATION || d->kept_share < 0)
+        return;
+    if (d->kept_share >= kept_with_grad)
+        v->graph_retained = true;
+    else if (d->kept_share < kept_without_grad && !v->graph_retained)
+        v->no_grad = true;
+    if (v->no_grad && v->growth.rising)
+        v->hints |= HINT_KEEPS_RESULTS;
+}
+
+static void failed_request(const struct study_device *d, struct evidence *v)
+{
+    const struct walk *w = &d->walk;
+    v->has_message = true;
+    v->id = MESSAGE_TORCH;
+    v->where = WHERE_CARD;
+    v->era = ERA_NEW;
+    v->strength = 3;
+    v->messages = v->ooms = w->d->actions_n[SNAP_OOM];
+    v->distrusted_request = w->oom_request_bytes < 0 || w->oom_request_bytes >= (int64_t)1 << 56;
+    if (!v->distrusted_request)
+        v->request = amount_exact(w->oom_request_bytes);
+    v->free = amount_exact(w->oom_free_bytes);
+    v->allocated = amount_exact(w->oom_live_bytes < 0 ? 0 : w->oom_live_bytes);
+    v->reserved = amount_exact(
+        w->oom_reserved_bytes < w->oom_live_bytes ? w->oom_live_bytes : w->oom_reserved_bytes);
+}
+
+static void proof(const struct study_proof *p, struct evidence *v)
+{
+    v->replayed = p->done;
+    v->replay_fits = p->fits;
+    v->replay_tried = p->tried_n;
+    (void)snprintf(v->replay_setting, sizeof v->replay_setting, "%s", p->setting);
+    if (p->needs_bytes >= 0)
+        v->replay_needs = amount_exact(p->needs_bytes);
+    if (p->base_needs_bytes >= 0)
+        v->replay_base_needs = amount_exact(p->base_needs_bytes);
+}
+
+void evidence_from_study(const struct study *x, struct evidence *v)
+{
+    const struct snapshot *s = x->s;
+    const struct study_device *d = study_main(x);
     evidence_init(v);
     v->has_snapshot = true;
-    int at = device_of(s, &event);
     settings(s, v);
-    if (at < 0)
+    proof(&x->proof, v);
+    if (!d)
         return;
-    const struct snap_device *d = &s->devices[at];
-    v->device = at;
-    state_at(s, d, event < 0 ? (int64_t)UINT32_MAX : event, &live, &reserved);
-    v->allocated = amount_exact(live < 0 ? 0 : live);
-    v->reserved = amount_exact(reserved < live ? live : reserved);
-    v->free_sum = amount_exact(d->free_bytes);
-    v->largest_free = amount_exact(d->free_block_bytes_max);
-    if (s->snug.capacity_bytes > 0)
-        v->total = amount_exact(s->snug.capacity_bytes);
+    const struct walk *w = &d->walk;
+    v->device = d->device;
+    v->has_history = w->d->events_n > 0;
+    v->allocated = amount_exact(w->end_bytes < 0 ? 0 : w->end_bytes);
+    v->reserved =
+        amount_exact(w->reserved_end_bytes < w->end_bytes ? w->end_bytes : w->reserved_end_bytes);
+    v->peak = amount_exact(
+        d->replayed && replay_is_exact(&d->exact) ? d->exact.allocated_peak_bytes : w->peak_bytes);
+    v->free_sum = amount_exact(d->at.free_bytes);
+    v->largest_free = amount_exact(d->at.largest_free_bytes);
+    v->inactive_split = amount_exact(d->at.split_bytes);
+    if (d->at.private_bytes > 0)
+        v->private_pools = amount_exact(d->at.private_bytes);
+    if (x->capacity_bytes > 0)
+        v->total = amount_exact(x->capacity_bytes);
     if (s->snug.limit_bytes > 0)
         v->allowed = amount_exact(s->snug.limit_bytes);
-    if (event >= 0) {
-        v->has_message = true;
-        v->id = MESSAGE_TORCH;
-        v->where = WHERE_CARD;
-        v->era = ERA_NEW;
-        v->strength = 3;
-        v->messages = d->actions_n[SNAP_OOM];
-        v->ooms = d->actions_n[SNAP_OOM];
-        v->request = amount_exact(s->events[event].size);
-        v->free = amount_exact((int64_t)(s->events[event].addr & INT64_MAX));
-    }
+    where(x, d, v);
+    over_time(x, d, v);
+    evaluation(d, v);
+    if (w->oom_event != SNAP_NONE)
+        failed_request(d, v);
     evidence_derive(v);
     if (s->snug.others_bytes > 0)
         v->other = amount_exact(s->snug.others_bytes);

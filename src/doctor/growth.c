@@ -85,8 +85,8 @@ static void by_optimizer(const struct walk *w, moments *out)
 
 /* ---- a loop of the user: the outermost frames ---- */
 
-/* The user's frames of a stack that are outside of every module, outermost first, and the first frame
- * within the outermost module. */
+/* The user's frames of a stack that are outside of every module, outermost first, and the first
+ * frame within the outermost module. */
 enum { CHAIN_MAX = 24 };
 struct chain {
     uint32_t frames[CHAIN_MAX], n;
@@ -121,7 +121,8 @@ static bool goes_back(const struct walk *w, uint32_t a, uint32_t b)
     return x->file == y->file && x->name == y->name && y->line < x->line;
 }
 
-/* At which depth the program went back to an earlier line from one chain to the next; -1: nowhere. */
+/* At which depth the program went back to an earlier line from one chain to the next; -1: nowhere.
+ */
 static int back_at(const struct walk *w, const struct chain *a, const struct chain *b)
 {
     for (uint32_t i = 0; i < a->n && i < b->n; i++)
@@ -305,8 +306,8 @@ static void judge(const struct walk *w, struct growth_report *g, int64_t swing, 
     g->rising = diffs_n >= 2 && g->bytes_per_iteration > 0 && 10 * up >= 7 * diffs_n &&
                 g->total_bytes >= least &&
                 (double)g->total_bytes >= 0.5 * g->bytes_per_iteration * (double)diffs_n;
-    /* Layers of one forward pass have equal sizes, too, and each leaves its activations: an iteration
-     * rises and falls by much more than what it leaves. */
+    /* Layers of one forward pass have equal sizes, too, and each leaves its activations: an
+     * iteration rises and falls by much more than what it leaves. */
     if (by_sizes && (double)swing < 3 * g->bytes_per_iteration)
         g->rising = false;
 }
@@ -402,9 +403,10 @@ void growth_find(const struct walk *w, struct growth_report *out)
             by_loop(w, way == 4, &m);
         else if (way == 5 && !w->s->has_stacks)
             by_period(w, &m);
-        static const char *const ways[] = { /* in the order above */
-            "steps of the run",      "annotations",       "steps of the optimizer",
-            "a loop of the program", "calls of the model", "a period of the sizes"};
+        static const char *const ways[] = {/* in the order above */
+                                           "steps of the run",       "annotations",
+                                           "steps of the optimizer", "a loop of the program",
+                                           "calls of the model",     "a period of the sizes"};
         if (enough(&m))
             out->by = ways[way];
     }

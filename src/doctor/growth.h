@@ -26,28 +26,28 @@ struct growth_row {
     uint32_t life; /* an example */
 };
 struct growth_report {
-    const char *by; /* how the iterations were found; NULL: none were */
-    uint32_t *begins; /* events */
+    const char *by;      /* how the iterations were found; NULL: none were */
+    uint32_t *begins;    /* events */
     int64_t *live_bytes; /* there */
-    uint32_t n, first; /* of them the first that counts */
+    uint32_t n, first;   /* of them the first that counts */
     bool rising;
-    int64_t total_bytes;     /* from the first that counts to the last */
+    int64_t total_bytes;        /* from the first that counts to the last */
     double bytes_per_iteration; /* the median of the differences */
-    struct growth_row *rows; /* most bytes first */
+    struct growth_row *rows;    /* most bytes first */
     uint32_t rows_n;
-    int64_t kept_bytes;             /* in all rows */
-    int64_t kept_activation_bytes;  /* of them made within modules in a forward pass */
-    uint32_t kept_places_n;         /* places of modules that they were made at */
+    int64_t kept_bytes;            /* in all rows */
+    int64_t kept_activation_bytes; /* of them made within modules in a forward pass */
+    uint32_t kept_places_n;        /* places of modules that they were made at */
 };
 void growth_find(const struct walk *w, struct growth_report *out);
 void growth_release(struct growth_report *g);
 /* Where the iteration of a moment begins; SNAP_NONE: not known. */
 uint32_t growth_iteration(const struct growth_report *g, uint32_t moment);
 
-/* Whether a forward pass keeps its activations: of what was allocated within modules from `begin` (of
- * the iteration; SNAP_NONE: of the trace), but after the last backward pass, the share (by number)
- * that lives at `moment`, 0 to 1; -1 where there is too little to say. Without gradients nearly
- * nothing of it lives. */
+/* Whether a forward pass keeps its activations: of what was allocated within modules from `begin`
+ * (of the iteration; SNAP_NONE: of the trace), but after the last backward pass, the share (by
+ * number) that lives at `moment`, 0 to 1; -1 where there is too little to say. Without gradients
+ * nearly nothing of it lives. */
 double growth_kept_share(const struct walk *w, uint32_t begin, uint32_t moment);
 
 #endif

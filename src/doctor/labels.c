@@ -45,8 +45,9 @@ static bool is_package(const char *file)
            strstr(file, "/lib/python2") || strstr(file, "\\lib\\") || strstr(file, "/torch/nn/") ||
            strstr(file, "/torch/utils/") || strstr(file, "/torch/optim/") ||
            strstr(file, "/torch/autograd/") || strstr(file, "/torch/_") ||
-           str_starts(file, "torch/") || str_starts(file, "<frozen") || str_starts(file, "<string") ||
-           str_starts(file, "<eval_with_key") || str_starts(file, "<unknown");
+           str_starts(file, "torch/") || str_starts(file, "<frozen") ||
+           str_starts(file, "<string") || str_starts(file, "<eval_with_key") ||
+           str_starts(file, "<unknown");
 }
 
 static uint32_t marks_of(const struct snapshot *s, const struct snap_frame *f)
@@ -180,8 +181,8 @@ void labels_init(struct labels *l, const struct snapshot *s)
         l->marks[i] = marks_of(s, &s->frames[i]);
     for (uint32_t i = 0; i < s->stacks_n; i++) {
         label_stack(l, i, &l->of[i]);
-        l->trains = l->trains || l->of[i].phase == MOMENT_BACKWARD ||
-                    l->of[i].phase == MOMENT_OPTIMIZER;
+        l->trains =
+            l->trains || l->of[i].phase == MOMENT_BACKWARD || l->of[i].phase == MOMENT_OPTIMIZER;
     }
     /* Threads of the backward pass have no Python frames: where only those are recorded, and the
      * program trains, a stack without any is one of theirs. */

@@ -50,13 +50,13 @@ enum frame_mark {
 
 #define LABEL_NONE UINT32_MAX
 struct stack_label {
-    uint32_t frame;   /* of `frames`: the place; LABEL_NONE: none */
-    uint32_t outer;   /* the outermost frame of the user, LABEL_NONE: none */
-    uint32_t op;      /* the frame that names the operator or the gradient function, or LABEL_NONE */
-    uint32_t group;   /* stacks of one place and phase have one group */
-    uint32_t marks;   /* of all frames */
-    uint8_t phase;    /* enum moment */
-    bool own;         /* `frame` is the user's own */
+    uint32_t frame; /* of `frames`: the place; LABEL_NONE: none */
+    uint32_t outer; /* the outermost frame of the user, LABEL_NONE: none */
+    uint32_t op;    /* the frame that names the operator or the gradient function, or LABEL_NONE */
+    uint32_t group; /* stacks of one place and phase have one group */
+    uint32_t marks; /* of all frames */
+    uint8_t phase;  /* enum moment */
+    bool own;       /* `frame` is the user's own */
 };
 struct label_group {
     uint32_t stack; /* the first stack of it */
@@ -66,8 +66,8 @@ struct label_group {
 };
 struct labels {
     const struct snapshot *s;
-    uint32_t *marks;           /* of each frame */
-    struct stack_label *of;    /* of each stack */
+    uint32_t *marks;        /* of each frame */
+    struct stack_label *of; /* of each stack */
     struct label_group *groups;
     uint32_t groups_n;
     bool trains; /* some stack is of a backward pass or of an optimizer */

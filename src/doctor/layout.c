@@ -13,7 +13,6 @@ struct range {
 };
 typedef VEC(struct range) ranges;
 
-
 static int by_number(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;

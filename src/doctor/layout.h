@@ -1,9 +1,9 @@
 /* layout.h - the segments of a device at a moment of its trace, and the free blocks between what is
  * live in them.
  *
- * Segments are those of the end with the segment events after the moment undone: what an event first
- * does to an address tells whether it was there before. Within them lie the lives of that moment;
- * what is left is free. A free block lies between two live ones, or a live one and an end.
+ * Segments are those of the end with the segment events after the moment undone: what an event
+ * first does to an address tells whether it was there before. Within them lie the lives of that
+ * moment; what is left is free. A free block lies between two live ones, or a live one and an end.
  */
 #ifndef DOCTOR_LAYOUT_H
 #define DOCTOR_LAYOUT_H
@@ -27,9 +27,9 @@ struct layout {
     struct layout_block *blocks;
     uint32_t segments_n, blocks_n;
     int64_t reserved_bytes, live_bytes, free_bytes;
-    int64_t largest_free_bytes;   /* in pools and streams of any kind */
-    int64_t split_bytes;          /* free, in segments that something lives in: cannot be given back */
-    int64_t whole_bytes;          /* of segments without anything live */
+    int64_t largest_free_bytes; /* in pools and streams of any kind */
+    int64_t split_bytes; /* free, in segments that something lives in: cannot be given back */
+    int64_t whole_bytes; /* of segments without anything live */
     int64_t private_bytes, private_live_bytes; /* in private pools */
     int64_t expandable_bytes;
     uint32_t free_n, unplaced_n; /* free blocks; lives that lie in no segment */

@@ -1,6 +1,8 @@
 /* report.c - verdict, evidence, remedies and checks of a text. */
 #include "doctor/report.h"
 
+#include "doctor/snapshot_report.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -189,7 +191,17 @@ static json_t *notes_json(const struct evidence *v, const struct verdict *d)
             a, "2 and 20 MiB are the sizes in which small requests are served: it was the last "
                "drop, and says "
                "nothing about what is large");
-    if (amount_known(v->private_pools) && v->private_pools.bytes > 0)
+    if (v->has_snapshot && v->has_message && !amount_known(v->total))
+        note(
+            a, "the file does not say how large the card is, nor what others hold of it: reserved "
+               "+ free is "
+               "what this allocator could have; --capacity SIZE gives the rest");
+    if (v->has_snapshot && !v->has_history)
+        note(
+            a, "the file has no events (torch.cuda.memory._record_memory_history() was not on): "
+               "what came "
+               "before its moment is not known");
+    if (!v->has_snapshot && amount_known(v->private_pools) && v->private_pools.bytes > 0)
         note(
             a, "private pools (CUDA graphs): the allocated figure contains their free blocks, so "
                "less than it is "
@@ -524,6 +536,7 @@ static void show_verdict(const json_t *d, struct str *out)
     show_figures(json_object_get(d, "evidence"), out);
     show_where(d, out);
     show_messages(d, out);
+    snapshot_report_text(d, out);
     show_list(d, "notes", "Mind", out);
     show_list(d, "remedies", "What to try, in this order", out);
     show_list(d, "checks", "How to see that it is fixed", out);

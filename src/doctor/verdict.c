@@ -34,6 +34,7 @@
 #define SLACK_COUNTS slack_counts(v)
 #define SLACK_LEADS (SLACK_COUNTS && 3 * v->slack.bytes >= v->other.bytes)
 #define AT_EVALUATION at_evaluation(v)
+#define PIECES_COUNT pieces_count(v)
 #define SMI_FULL smi_full(v)
 #define MOMENT_EARLY (v->iterations == 0)
 #define SPLITS_COUNT splits_count(v)
@@ -59,6 +60,14 @@ static bool slack_counts(const struct evidence *v)
 {
     return KNOWN(v->slack) && KNOWN(v->gap) && v->slack.bytes >= v->gap.bytes &&
            (double)v->slack.bytes >= 0.04 * (double)v->reserved.bytes && v->slack.bytes >= GIB / 4;
+}
+
+/* What a snapshot shows: free blocks make up for what was missing, and none of them is enough. */
+static bool pieces_count(const struct evidence *v)
+{
+    return KNOWN(v->free_sum) && KNOWN(v->largest_free) && KNOWN(v->gap) && KNOWN(v->request) &&
+           v->largest_free.bytes < v->request.bytes && v->free_sum.bytes >= v->gap.bytes &&
+           25 * v->free_sum.bytes >= v->reserved.bytes;
 }
 
 static bool at_evaluation(const struct evidence *v)
@@ -261,6 +270,45 @@ static void put_note(const struct evidence *v, const char *name, size_t n, struc
     }
 }
 
+/* What a snapshot adds. False: not one of these names. */
+static bool put_snapshot_note(const struct evidence *v, const char *name, size_t n, struct str *out)
+{
+    if (n == 8 && strncmp(name, "grows_at", n) == 0) {
+        str_add(out, v->grows_at);
+    } else if (n == 10 && strncmp(name, "graph_note", n) == 0) {
+        if (v->graph_retained)
+            str_add(out, " and in other layers: whole graphs of former iterations are kept");
+    } else if (n == 10 && strncmp(name, "grows_note", n) == 0) {
+        if (GROWS) {
+            str_add(out, "; ");
+            put_bytes(out, v->grows_by);
+            str_add(out, " more with each batch");
+        }
+    } else if (n == 10 && strncmp(name, "could_have", n) == 0) {
+        put_bytes(out, amount_add(v->reserved, v->free));
+    } else if (n == 7 && strncmp(name, "setting", n) == 0) {
+        str_add(out, v->replay_setting);
+    } else if (n == 5 && strncmp(name, "proof", n) == 0) {
+        if (KNOWN(v->replay_needs) && KNOWN(v->replay_base_needs)) {
+            put_bytes(out, v->replay_needs);
+            str_add(out, " are enough then, instead of ");
+            put_bytes(out, v->replay_base_needs);
+        } else {
+            str_add(out, "the same requests pass in what the card had");
+        }
+    } else if (n == 7 && strncmp(name, "nearest", n) == 0) {
+        if (!v->has_history)
+            str_add(out, ", and no events: it is the state of one moment");
+        else if (4 * v->inactive_split.bytes >= v->reserved.bytes)
+            str_add(out, "; nearest is fragmentation, by the free pieces beside live blocks");
+        else
+            str_add(out, "; nearest is capacity, at the peak");
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static const struct {
     const char *name;
     size_t offset;
@@ -285,6 +333,8 @@ static void put_name(const struct evidence *v, const char *name, size_t n, struc
             put_bytes(out, a);
             return;
         }
+    if (put_snapshot_note(v, name, n, out))
+        return;
     if (n == 4 && strncmp(name, "over", n) == 0)
         put_bytes(out, amount_sub(v->reserved, v->total));
     else if (n == 4 && strncmp(name, "used", n) == 0)

@@ -50,7 +50,6 @@ int64_t walk_live_change(const struct walk *w, uint32_t event)
     uint32_t life = w->s->event_life[event];
     if (life == SNAP_NONE)
         return 0;
-    const struct snap_life *l = &w->s->lives[life];
     uint32_t end = w->end[life - w->d->lives_first];
     int64_t bytes = walk_bytes(w, life - w->d->lives_first);
     int64_t change = 0;
@@ -237,8 +236,7 @@ static enum holder_category of_forward(
     return HOLDER_ACTIVATIONS;
 }
 
-static enum holder_category
-category_of(const struct walk *w, uint32_t i, enum moment freed_in)
+static enum holder_category category_of(const struct walk *w, uint32_t i, enum moment freed_in)
 {
     const struct snap_life *l = walk_life(w, i);
     const struct stack_label *a = walk_label(w, i), *f = free_label(w, l);
@@ -367,8 +365,8 @@ static void judge_freed(struct walk *w)
             continue;
         uint32_t asked = s->lives[life].free_requested;
         if (asked == i || asked == SNAP_NONE)
-            w->category[life - d->lives_first] = (uint8_t)category_of(
-                w, life - d->lives_first, v->stack != 0 ? phase : now);
+            w->category[life - d->lives_first] =
+                (uint8_t)category_of(w, life - d->lives_first, v->stack != 0 ? phase : now);
     }
 }
 

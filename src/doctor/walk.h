@@ -2,9 +2,9 @@
  * and what each allocation was.
  *
  * Live bytes are those of the block where the segments of the end have it, else what was asked for,
- * rounded up to 512 bytes; a block that could not be split was larger by up to 1 MiB then. What was allocated before the
- * recording is known from what frees it, or from the blocks of the end. A life whose end was not
- * recorded, and which the segments of the end do not have, counts for nothing.
+ * rounded up to 512 bytes; a block that could not be split was larger by up to 1 MiB then. What was
+ * allocated before the recording is known from what frees it, or from the blocks of the end. A life
+ * whose end was not recorded, and which the segments of the end do not have, counts for nothing.
  *
  * A MOMENT is an index of `events`: the state after that event; SNAP_NONE: before the first one.
  *
@@ -42,12 +42,12 @@ struct walk {
     const struct labels *labels;
     const struct snap_device *d;
     int device;
-    uint32_t *end;      /* of each life of the device: the event that ends it; SNAP_NONE: lives on */
-    uint8_t *category;  /* the same */
+    uint32_t *end;     /* of each life of the device: the event that ends it; SNAP_NONE: lives on */
+    uint8_t *category; /* the same */
     const char *category_names[HOLDER_COUNT_MAX];
     int categories_n;
-    bool completes; /* free_completed ends a life */
-    bool lost;      /* some end is not recorded */
+    bool completes;                             /* free_completed ends a life */
+    bool lost;                                  /* some end is not recorded */
     int64_t start_bytes, peak_bytes, end_bytes; /* live */
     uint32_t peak_event;                        /* the first with the most; SNAP_NONE: the start */
     int64_t reserved_start_bytes, reserved_peak_bytes, reserved_end_bytes;
@@ -117,7 +117,8 @@ struct holders {
     uint32_t rows_n;
     struct holder_size *sizes; /* most bytes first */
     uint32_t sizes_n;
-    /* By age: before the recording, earlier iterations (all but the one of the moment), this one. */
+    /* By age: before the recording, earlier iterations (all but the one of the moment), this one.
+     */
     int64_t age_earlier_bytes, age_former_bytes, age_current_bytes;
     uint32_t largest_life; /* LABEL_NONE: nothing lives */
 };
