@@ -63,6 +63,8 @@ static int place(const struct verdict *d, const char *id)
     "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 23.69 GiB total capacity; 20.10 GiB "  \
     "already allocated; 1.20 GiB free; 20.90 GiB reserved in total by PyTorch)"
 
+static const char full[] = FULL;
+
 TEST(message_old, "T4: the text of 1.4 to 2.0 as numbers")
 {
     struct evidence v;
@@ -173,7 +175,7 @@ TEST(wrapped_anywhere, "T4: a message wrapped at any width is the same")
         str_init(&s);
         for (size_t i = 0; i < strlen(FULL); i += width) {
             size_t left = strlen(FULL) - i;
-            str_add_n(&s, FULL + i, left < width ? left : width);
+            str_add_n(&s, full + i, left < width ? left : width);
             str_add(&s, "\r\n");
         }
         (void)judge(s.data, &v);
@@ -191,7 +193,7 @@ TEST(ranks, "T4: four ranks interleaved line by line are four messages")
         for (int rank = 0; rank < 4; rank++) {
             size_t each = strlen(FULL) / 5 + 1, from = (size_t)part * each;
             size_t n = strlen(FULL) - from < each ? strlen(FULL) - from : each;
-            str_printf(&s, "[rank%d]: %.*s\n", rank, (int)n, FULL + from);
+            str_printf(&s, "[rank%d]: %.*s\n", rank, (int)n, full + from);
         }
     struct text_reader *r = read_text(s.data);
     const struct text_facts *f = text_reader_end(r);
