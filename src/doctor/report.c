@@ -218,6 +218,10 @@ static json_t *notes_json(const struct evidence *v, const struct verdict *d)
         note(
             a, "the allocator setting in the message is printed with every out-of-memory and is no "
                "finding");
+    if (v->batch_one && d->kind == OOM_CAPACITY && v->where == WHERE_CARD)
+        note(
+            a, "the batch is one sample already: the model and its state are too large, not the "
+               "batch");
     if (v->own_from_process)
         note(
             a, "one \"Process\" line is this process itself, under the host's number (containers)");
