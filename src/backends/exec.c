@@ -75,6 +75,7 @@ static enum status compile_program(struct exec *x, int index, struct ir_program 
     for (int i = 0; i < (int)ir->ops.n; i++)
         TRY(compile_op(x, program, i, e));
     exec_storages_make(ir, true, &program->storages);
+    exec_offload_make(x, program);
     program->blocks = ARENA_ARRAY(&x->memory, struct mem_block *, program->storages.n + 1);
     program->data = ARENA_ARRAY(&x->memory, void *, program->storages.n + 1);
     x->plan_programs[index] = (struct mem_plan_program){
@@ -97,8 +98,8 @@ static void list_vars(struct exec *x)
     x->var_blocks = ARENA_ARRAY(&x->memory, struct mem_block *, n + 1);
     for (size_t i = 0; i < n; i++) {
         const struct ir_var *v = &x->vars->list.data[i];
-        x->persistent[i] =
-            (struct mem_plan_buffer){.size_bytes = var_bytes(v), .tag = (int)v->category};
+        x->persistent[i] = (struct mem_plan_buffer){
+            .size_bytes = exec_var_on_host(x, (int)i) ? 0 : var_bytes(v), .tag = (int)v->category};
     }
 }
 
@@ -124,6 +125,7 @@ enum status exec_new(
         .programs_n = (size_t)n_programs};
     TRY_OUT(mem_plan_set_make(&x->plan, NULL, e));
     TRY_OUT(mem_plan_set_check(&x->plan, e));
+    TRY_OUT(exec_offload_plan(x, e));
     TRY_OUT(exec_report_make(x, e));
     *out = x;
     return ST_OK;
@@ -144,7 +146,9 @@ void exec_free(struct exec *x)
                 c->kernel->release(c->args.state);
         }
         exec_storages_release(&program->storages);
+        exec_offload_release(program);
     }
+    exec_offload_unmap(x);
     exec_report_release(x);
     if (x->plan.programs)
         mem_plan_set_release(&x->plan);
@@ -159,13 +163,14 @@ void exec_free(struct exec *x)
 
 /* ---- mapping ---- */
 
-/* The address of a value, NULL when its storage does not live now (dynamic mode). */
-static void *address(struct exec *x, struct exec_program *program, int v)
+/* The address of a value for operator `op`, NULL when its storage does not live now (dynamic mode).
+ */
+static void *address(struct exec *x, struct exec_program *program, int v, int op)
 {
     const struct ir_value *value = ir_value_at(program->ir, v);
     const struct ir_value *base = ir_value_at(program->ir, value->base);
-    char *start = base->kind == VALUE_VAR ? x->var_data[base->var]
-                                          : program->data[program->storages.of_value[v]];
+    int storage = exec_storage_at(program, v, op);
+    char *start = storage == IR_NONE ? x->var_data[base->var] : program->data[storage];
     return start ? start + value->offset * dtype_size(value->dtype) : NULL;
 }
 
@@ -181,11 +186,11 @@ static void point_call(struct exec *x, struct exec_program *program, struct exec
     for (int k = 0; k < op->n_in; k++) {
         if (op->in[k] == IR_NONE)
             continue;
-        void *data = address(x, program, op->in[k]);
+        void *data = address(x, program, op->in[k], call->op);
         a->in[k].data = data ? data : nothing;
     }
     for (int k = 0; k < op->n_out; k++) {
-        void *data = address(x, program, op->out[k]);
+        void *data = address(x, program, op->out[k], call->op);
         a->out[k].data = data ? data : nothing;
     }
     int w = program->storages.of_workspace[call->op];
@@ -201,7 +206,8 @@ static enum status map_planned(struct exec *x, struct err *e)
     x->arena_bytes = x->taken_bytes + x->source->tail_bytes;
     x->taken_held_bytes = x->taken_bytes;
     for (size_t i = 0; i < x->plan.persistent_n; i++)
-        x->var_data[i] = x->arena + x->plan.persistent_offset_bytes[i];
+        if (!exec_var_on_host(x, (int)i))
+            x->var_data[i] = x->arena + x->plan.persistent_offset_bytes[i];
     for (int k = 0; k < x->n_programs; k++) {
         struct exec_program *program = &x->programs[k];
         const int64_t *offset = x->plan_programs[k].plan.offset_bytes;
@@ -223,6 +229,8 @@ static enum status map_dynamic(struct exec *x, struct err *e)
     exec_history_pool(x);
     for (size_t i = 0; i < x->plan.persistent_n; i++) {
         const struct ir_var *v = &x->vars->list.data[i];
+        if (exec_var_on_host(x, (int)i))
+            continue;
         struct mem_tag tag = {
             .what = category_name(v->category),
             .node = v->node == IR_NONE ? v->name : x->vars->nodes.data[v->node]};
@@ -258,6 +266,7 @@ enum status exec_map(struct exec *x, struct err *e)
     exec_history_open(x);
     for (size_t i = 0; x->options.lender && i < x->options.lender->plan.persistent_n; i++)
         x->var_data[i] = x->options.lender->var_data[i];
+    TRY(exec_offload_map(x, e));
     enum status st = x->options.storage == EXEC_PLANNED ? map_planned(x, e) : map_dynamic(x, e);
     exec_history_failed(x, st);
     return st;
@@ -317,7 +326,8 @@ static void give_vars(struct exec *x)
     if (!x->pool)
         return;
     for (size_t i = 0; i < x->plan.persistent_n; i++) {
-        mem_pool_give(x->pool, x->var_blocks[i]);
+        if (x->var_blocks[i])
+            mem_pool_give(x->pool, x->var_blocks[i]);
         x->var_blocks[i] = NULL;
     }
     drop_outputs(x, -1);
@@ -330,6 +340,7 @@ void exec_empty(struct exec *x)
     give_vars(x);
     if (x->stash || x->pool)
         memset(x->var_data, 0, x->plan.persistent_n * sizeof *x->var_data);
+    exec_offload_unmap(x);
     mem_free(x->stash);
     x->stash = NULL;
 }
@@ -345,6 +356,8 @@ enum status exec_stash(struct exec *x, struct err *e)
             e, ST_OOM, "no host memory for %lld bytes of weights that move",
             (long long)x->plan.persistent_bytes);
     for (size_t i = 0; i < n; i++) {
+        if (exec_var_on_host(x, (int)i))
+            continue;
         char *to = stash + x->plan.persistent_offset_bytes[i];
         if (x->var_data[i])
             memcpy(to, x->var_data[i], (size_t)var_bytes(&x->vars->list.data[i]));
@@ -430,13 +443,10 @@ static void see_address(struct exec *x, const void *p, int64_t bytes, bool has_z
 /* Weights that no kernel has read yet are held, too: whoever fills them gets their address here. */
 void *exec_var(struct exec *x, int var)
 {
-    see_address(x, x->var_data[var], var_bytes(&x->vars->list.data[var]), false);
+    int64_t bytes = var_bytes(&x->vars->list.data[var]);
+    see_address(x, x->var_data[var], bytes, false);
+    exec_offload_see(x, x->var_data[var], bytes);
     return x->var_data[var];
-}
-
-static bool is_outside(const struct exec_program *program, int v)
-{
-    return program->storages.of_value[v] == IR_NONE;
 }
 
 static void see_call(struct exec *x, struct exec_program *program, const struct exec_call *call)
@@ -446,19 +456,24 @@ static void see_call(struct exec *x, struct exec_program *program, const struct 
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != IR_NONE)
             see_address(
-                x, a->in[k].data, tensor_extent_bytes(&a->in[k]), !is_outside(program, op->in[k]));
+                x, a->in[k].data, tensor_extent_bytes(&a->in[k]),
+                exec_storage_at(program, op->in[k], call->op) != IR_NONE);
     for (int k = 0; k < op->n_out; k++)
         see_address(
-            x, a->out[k].data, tensor_extent_bytes(&a->out[k]), !is_outside(program, op->out[k]));
+            x, a->out[k].data, tensor_extent_bytes(&a->out[k]),
+            exec_storage_at(program, op->out[k], call->op) != IR_NONE);
     see_address(x, a->workspace, a->workspace_bytes, true);
 }
 
 static void fill_zones(const struct exec_program *program, const struct ir_op *op)
 {
-    for (int k = 0; k < op->n_out; k++)
-        if (!is_outside(program, op->out[k]))
-            red_zone_fill(program, program->storages.of_value[op->out[k]]);
-    int w = program->storages.of_workspace[op - program->ir->ops.data];
+    int i = (int)(op - program->ir->ops.data);
+    for (int k = 0; k < op->n_out; k++) {
+        int storage = exec_storage_at(program, op->out[k], i);
+        if (storage != IR_NONE)
+            red_zone_fill(program, storage);
+    }
+    int w = program->storages.of_workspace[i];
     if (w != IR_NONE)
         red_zone_fill(program, w);
 }
@@ -468,13 +483,15 @@ static void fill_zones(const struct exec_program *program, const struct ir_op *o
 static void check_zones(struct exec *x, const struct exec_program *program, const struct ir_op *op)
 {
     int64_t over = 0, n;
+    int i = (int)(op - program->ir->ops.data);
     for (int k = 0; k < op->n_out; k++) {
-        if (is_outside(program, op->out[k]))
+        int storage = exec_storage_at(program, op->out[k], i);
+        if (storage == IR_NONE)
             continue;
-        n = red_zone_touched(program, program->storages.of_value[op->out[k]]);
+        n = red_zone_touched(program, storage);
         over = n > over ? n : over;
     }
-    int w = program->storages.of_workspace[op - program->ir->ops.data];
+    int w = program->storages.of_workspace[i];
     n = w == IR_NONE ? 0 : red_zone_touched(program, w);
     over = n > over ? n : over;
     if (over > x->overrun_bytes)
@@ -537,8 +554,14 @@ enum status exec_run(struct exec *x, int index, struct err *e)
         if (dynamic)
             st = begin_dynamic(x, program, i, e);
         int64_t from = program->times_ns ? clock_ns() : 0;
-        if (st == ST_OK)
+        if (st == ST_OK) {
+            exec_offload_begin(x, program, i);
             st = run_call(x, program, i, e);
+        }
+        if (st == ST_OK)
+            exec_offload_end(x, program, i);
+        else
+            exec_offload_drain(x, program);
         if (program->times_ns)
             exec_profile_add(program, i, clock_ns() - from);
         if (dynamic)
@@ -549,6 +572,7 @@ enum status exec_run(struct exec *x, int index, struct err *e)
             exec_history_end(x, index, i);
     }
     exec_library_watch(false);
+    exec_offload_drain(x, program);
     program->seen = st == ST_OK;
     program->timed_runs++;
     exec_memory_seen(x, index);
@@ -578,20 +602,20 @@ int exec_first_nonfinite(struct exec *x, int index, struct err *e)
     int found = IR_NONE;
     for (int i = 0; i < (int)program->ir->ops.n && found == IR_NONE; i++) {
         const struct ir_op *op = &program->ir->ops.data[i];
-        if (op->phase == PHASE_UPDATE) { /* they may lie within the backward pass */
-            if (dynamic)
-                end_dynamic(x, program, i);
-            continue;
-        }
-        if ((dynamic && begin_dynamic(x, program, i, e) != ST_OK) ||
-            run_call(x, program, i, e) != ST_OK)
+        bool skipped = op->phase == PHASE_UPDATE; /* they may lie within the backward pass */
+        if (dynamic && (!skipped || x->copies) && begin_dynamic(x, program, i, e) != ST_OK)
             break;
-        for (int k = 0; k < op->n_out && program->calls[i].kernel; k++)
+        exec_offload_begin(x, program, i); /* state of a skipped operator goes back as it came */
+        if (!skipped && run_call(x, program, i, e) != ST_OK)
+            break;
+        for (int k = 0; k < op->n_out && program->calls[i].kernel && !skipped; k++)
             if (!all_finite(&program->calls[i].args.out[k]))
                 found = i;
+        exec_offload_end(x, program, i);
         if (dynamic)
             end_dynamic(x, program, i);
     }
+    exec_offload_drain(x, program);
     if (dynamic)
         end_dynamic(x, program, -1);
     return found;
@@ -623,7 +647,7 @@ enum status exec_inputs_ready(struct exec *x, int index, struct err *e)
 
 void *exec_value(struct exec *x, int index, int v)
 {
-    return address(x, program_at(x, index), v);
+    return address(x, program_at(x, index), v, 0); /* what the host reads and writes stays */
 }
 
 struct tensor exec_tensor(struct exec *x, int index, int v)

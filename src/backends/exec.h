@@ -32,6 +32,11 @@ struct exec_options {
      * all execs that a run has there. Borrowed. With EXEC_PLANNED its tail_bytes are
      * EXEC_TAIL_BYTES. NULL: host memory of this exec alone. */
     struct mem_source *source;
+    /* Levers of a card (L4). What lies on the host is no part of the peak; exec_report has it.
+     * state_on_host: variables of category optimizer_state lie on the host, and on the device only
+     * around the operator that uses them. offload_activations: what the forward pass leaves for
+     * the backward pass waits there. Numbers are the same to the bit. */
+    bool state_on_host, offload_activations;
 };
 
 /* `programs` stay owned by the caller and outlive the exec. Programs must have passed all passes.
@@ -79,6 +84,9 @@ int64_t exec_peak_measured(const struct exec *x);
 /* What stays held after exec_trim: planned, and the high water of the variables' addresses. */
 int64_t exec_kept_planned(const struct exec *x);
 int64_t exec_kept_measured(const struct exec *x);
+/* What lies on the host: planned, and the high water of its addresses. 0 without offloading. */
+int64_t exec_host_planned(const struct exec *x);
+int64_t exec_host_measured(const struct exec *x);
 
 /* ---- at any moment ---- */
 /* Live: what is in use; reserved: what is held of the device. A lender's variables count in both.
@@ -110,6 +118,9 @@ struct exec_report {
     int64_t persistent_by_category[CATEGORY_COUNT];
     int64_t *program_peak_bytes; /* per program, variables included */
     int n_programs;
+    /* On the host: variables, and the most that activations of one program add to them. */
+    int64_t host_state_bytes, host_activation_bytes;
+    int64_t transfer_bytes; /* between device and host, both ways: the most in one program's run */
 };
 /* Valid until exec_free. */
 const struct exec_report *exec_report(const struct exec *x);

@@ -2,6 +2,7 @@
 #ifndef BACKENDS_EXEC_INT_H
 #define BACKENDS_EXEC_INT_H
 
+#include "backends/copy.h"
 #include "backends/exec.h"
 #include "mem/plan_set.h"
 #include "mem/pool/pool.h"
@@ -15,18 +16,51 @@ enum { EXEC_RED_ZONE = 64 };
  *  2. A storage that two values share in place holds the second from the operator that defines it;
  *     the first is not read after that operator.
  *  3. Each storage has EXEC_RED_ZONE bytes more than its values need: a kernel that writes past
- *     its operand is seen there. */
+ *     its operand is seen there.
+ *  4. A storage that waits on the host (exec_offload.c) is two: values that have it lie in `again`
+ *     from operator `again_from` on. No operator between the two halves touches them. */
 struct exec_storages {
-    struct mem_plan_buffer
-        *buffers;         /* values first, then one workspace per operator that has one */
-    int *of_value;        /* by value */
-    int *of_workspace;    /* by operator; IR_NONE: none */
-    int *node, *category; /* by storage: who is charged for it */
+    struct mem_plan_buffer *buffers; /* values first, then one workspace per operator that has one,
+                                        then what offloading adds */
+    int *of_value;                   /* by value */
+    int *of_workspace;               /* by operator; IR_NONE: none */
+    int *node, *category;            /* by storage: who is charged for it */
+    int *again, *again_from;         /* by storage; again IR_NONE: none. NULL: nothing waits */
     size_t n;
 };
 /* Uses op->workspace_bytes, which must be set. `in_place` off gives every value its own storage. */
 void exec_storages_make(const struct ir_program *p, bool in_place, struct exec_storages *out);
 void exec_storages_release(struct exec_storages *s);
+
+/* One storage's way to the host or back, or both (exec_offload.c). Operators: IR_NONE where it does
+ * not go that way. Out: `out_storage` holds the bytes up to operator out_at, whose end issues the
+ * copy; it is waited for at the end of out_done. In: issued before in_at, waited for before in_use.
+ */
+struct exec_transfer {
+    int var;  /* the host's variable; IR_NONE: an activation */
+    int host; /* activation: its buffer on the host, by program */
+    int op;   /* variable: the operator that uses it */
+    int64_t bytes;
+    int in_storage, in_at, in_use;
+    int out_storage, out_at, out_done;
+    uint64_t in_ticket, out_ticket; /* of this run; 0: not issued */
+};
+
+/* What the executor does about a transfer before or after an operator, in this order. */
+enum exec_moment { MOMENT_IN_ISSUE, MOMENT_IN_WAIT, MOMENT_OUT_ISSUE, MOMENT_OUT_WAIT };
+struct exec_event {
+    int op, transfer;
+    enum exec_moment moment;
+};
+
+struct exec_transfers {
+    VEC(struct exec_transfer) list;
+    VEC(struct exec_event) events;    /* sorted by operator and moment */
+    VEC(struct mem_plan_buffer) host; /* activations on the host, and when */
+    int *first_of_op; /* by operator: the first transfer of a variable it uses; IR_NONE */
+    size_t next;      /* event, while the program runs */
+    int64_t bytes;    /* of one run, both ways */
+};
 
 /* One operator, resolved. `args` point into the arena after exec_map (planned mode). */
 struct exec_call {
@@ -38,6 +72,7 @@ struct exec_call {
 struct exec_program {
     struct ir_program *ir;
     struct exec_storages storages;
+    struct exec_transfers transfers;
     struct exec_call *calls;   /* one per operator */
     struct mem_block **blocks; /* dynamic mode: by storage */
     void **data;               /* by storage: address while it lives */
@@ -65,6 +100,14 @@ struct exec {
     int64_t taken_bytes;           /* of the source, and how much of it is still held: exec_trim */
     int64_t taken_held_bytes;
     char *stash; /* exec_stash: the variables on the host */
+    /* Offloading: variables that lie on the host, then the activations of the program that runs. */
+    struct mem_plan_buffer *host_persistent;
+    struct mem_plan_set host_plan;
+    struct mem_plan_program *host_programs;
+    struct mem_source host_source;
+    char *host;
+    int64_t measured_host_bytes; /* high water of its addresses that were used */
+    struct copy_engine *copies;  /* NULL: nothing moves */
     void **var_data;
     int64_t held_bytes;                                       /* the lender's variables */
     int64_t live_bytes, live_bytes_peak, reserved_bytes_peak; /* planned mode: exec_memory */
@@ -78,6 +121,23 @@ struct exec {
 };
 
 void exec_memory_seen(struct exec *x, int program); /* planned mode: it ran */
+/* Storage of a value while operator `op` runs; IR_NONE: it lies in a variable. */
+int exec_storage_at(const struct exec_program *program, int v, int op);
+/* Whether a variable lies on the host, and comes to the device only while an operator uses it. */
+bool exec_var_on_host(const struct exec *x, int var);
+/* After exec_storages_make: what goes to the host, as storages with the lifetimes that leaves. */
+void exec_offload_make(struct exec *x, struct exec_program *program);
+void exec_offload_release(struct exec_program *program);
+enum status exec_offload_plan(struct exec *x, struct err *e) NODISCARD;
+enum status exec_offload_map(struct exec *x, struct err *e) NODISCARD;
+void exec_offload_unmap(struct exec *x);
+/* Around operator i: issues and waits. begin with i = 0 starts a run; drain ends it, also early. */
+void exec_offload_begin(struct exec *x, struct exec_program *program, int i);
+void exec_offload_end(struct exec *x, struct exec_program *program, int i);
+void exec_offload_drain(struct exec *x, struct exec_program *program);
+/* Host bytes that somebody was given the address of count in the measured figure. */
+void exec_offload_see(struct exec *x, const void *p, int64_t bytes);
+
 void exec_profile_add(struct exec_program *p, int op, int64_t ns);
 enum status exec_report_make(struct exec *x, struct err *e) NODISCARD;
 void exec_report_release(struct exec *x);

@@ -123,6 +123,11 @@ enum status exec_report_make(struct exec *x, struct err *e)
         if (i == r->peak_program)
             r->peak_op = peak_op;
     }
+    r->host_state_bytes = x->host_plan.persistent_bytes;
+    r->host_activation_bytes = x->host_plan.peak_bytes - x->host_plan.persistent_bytes;
+    for (int i = 0; i < x->n_programs; i++)
+        if (x->programs[i].transfers.bytes > r->transfer_bytes)
+            r->transfer_bytes = x->programs[i].transfers.bytes;
     charge_peak(x);
     return ST_OK;
 }

@@ -175,5 +175,7 @@ void exec_storages_release(struct exec_storages *s)
     mem_free(s->of_workspace);
     mem_free(s->node);
     mem_free(s->category);
+    mem_free(s->again);
+    mem_free(s->again_from);
     *s = (struct exec_storages){0};
 }

@@ -8,7 +8,7 @@ else()
     add_compile_options(-Wno-unknown-pragmas)
 endif()
 
-list(APPEND SOURCES exec.c exec_profile.c exec_report.c exec_storage.c exec_history.c exec_memory.c interpose.c)
+list(APPEND SOURCES copy.c exec.c exec_offload.c exec_profile.c exec_report.c exec_storage.c exec_history.c exec_memory.c interpose.c)
 list(APPEND SOURCES cpu/about.c cpu/dnnl.c cpu/isa.c cpu/kernels.c cpu/wait.c)
 list(APPEND SOURCES
     cpu/argmax.c cpu/dropout.c cpu/embed.c cpu/ew.c cpu/ew_binary.c cpu/ew_unary.c cpu/lanes.c

@@ -186,14 +186,30 @@ static enum status pass(struct run *r, struct err *e)
 }
 
 /* One line of the bill for memory beside the plan. */
-static void host_row(struct run *r, const char *node, const char *what, int64_t bytes)
+static json_t *host_line(const char *node, const char *what, int64_t bytes)
 {
     json_t *row = json_object();
     json_put_str(row, "node", node);
     json_put_str(row, "what", what);
     json_put_i64(row, "bytes", bytes);
-    (void)json_array_append_new(json_object_get(r->plan, "host"), row);
+    return row;
+}
+
+static void host_row(struct run *r, const char *node, const char *what, int64_t bytes)
+{
+    (void)json_array_append_new(json_object_get(r->plan, "host"), host_line(node, what, bytes));
     r->bill.host_bytes += bytes;
+}
+
+void run_host_row(struct run *r, const char *node, const char *what, int64_t bytes)
+{
+    if (bytes <= 0)
+        return;
+    if (!r->offloaded)
+        r->offloaded = json_array();
+    (void)json_array_append_new(r->offloaded, host_line(node, what, bytes));
+    r->bill.host_bytes += bytes;
+    r->bill.offload_bytes += bytes;
 }
 
 static void count_host(struct run *r)
@@ -206,6 +222,8 @@ static void count_host(struct run *r)
             r, r->loaders.data[i]->node_id, "loader buffers", r->loaders.data[i]->plan.host_bytes);
     if (r->merge_bytes)
         host_row(r, r->merge_node, "one merged weight at a time", r->merge_bytes);
+    if (r->offloaded)
+        (void)json_array_extend(json_object_get(r->plan, "host"), r->offloaded);
 }
 
 /* Also of a graph that cannot be planned whole: an estimate starts from them. */
@@ -227,6 +245,8 @@ enum status run_plan_once(struct run *r, struct err *e)
     if (st == ST_OK)
         count_host(r);
     reset(r);
+    json_decref(r->offloaded);
+    r->offloaded = NULL;
     json_decref(r->results);
     json_decref(r->metrics);
     r->results = json_object();
@@ -274,6 +294,7 @@ struct run_figures run_figures(const struct run *r)
     return (struct run_figures){
         .peak_bytes = r->bill.peak_bytes,
         .host_bytes = r->bill.host_bytes,
+        .transfer_bytes = r->bill.transfer_bytes,
         .train_flops = r->bill.train_flops};
 }
 
@@ -512,6 +533,10 @@ json_t *run_plan_json(const struct run *r, bool timeline)
     json_put_i64(d, "peak_bytes", r->bill.peak_bytes);
     json_put_i64(d, "lower_bound_bytes", r->bill.lower_bound_bytes);
     json_put_i64(d, "host_bytes_planned", r->bill.host_bytes);
+    if (r->bill.offload_bytes) {
+        json_put_i64(d, "offload_bytes_planned", r->bill.offload_bytes);
+        json_put_i64(d, "transfer_bytes", r->bill.transfer_bytes);
+    }
     json_put_i64(d, "parameters", r->bill.parameters);
     json_put_i64(d, "trainable", r->bill.trainable);
     json_put(d, "savings", savings(&r->bill));
@@ -563,6 +588,10 @@ json_t *run_document(const struct run *r)
     json_put_i64(d, "peak_bytes_planned", r->bill.peak_bytes);
     json_put_i64(d, "peak_bytes_measured", r->peak_measured_bytes);
     json_put_i64(d, "host_bytes_planned", r->bill.host_bytes);
+    if (r->bill.offload_bytes) {
+        json_put_i64(d, "offload_bytes_planned", r->bill.offload_bytes);
+        json_put_i64(d, "offload_bytes_measured", r->offload_measured_bytes);
+    }
     if (r->rss_baseline_bytes > 0 && peak > 0) {
         json_put_i64(d, "rss_baseline_bytes", r->rss_baseline_bytes);
         json_put_i64(d, "rss_growth_bytes", peak - r->rss_baseline_bytes);

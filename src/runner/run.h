@@ -89,6 +89,7 @@ enum status run_check_cards(struct run *r, struct err *e) NODISCARD;
 /* What planning found, in numbers; after run_plan. */
 struct run_figures {
     int64_t peak_bytes, host_bytes;
+    int64_t transfer_bytes; /* of offloading, in a micro-batch */
     double train_flops; /* of one micro-batch of the training loop with the largest peak; 0: none */
 };
 struct run_figures run_figures(const struct run *r);

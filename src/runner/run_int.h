@@ -162,6 +162,8 @@ struct run_bill {
     int64_t float32_peak_bytes, single_batch_peak_bytes;
     int64_t without_lever_bytes[LEVER_FIELD_COUNT]; /* by lever: train_peak_bytes with it off; 0:
                                                        not used */
+    int64_t offload_bytes;  /* of host_bytes: what training loops keep there for their devices */
+    int64_t transfer_bytes; /* between device and host in a micro-batch, both ways: the most */
     double train_flops; /* arithmetic of a micro-batch of the training loop with the largest peak */
     double recompute_share;   /* what checkpointing adds to it: 0.2 is a fifth */
     char precision_note[512]; /* P12: why precision saves little here; "" when it saves */
@@ -199,6 +201,8 @@ struct run {
     json_t *profile;     /* of each training loop; NULL: not asked for */
     int64_t merge_bytes; /* host: the largest weight that a saver merges; 0: none does */
     const char *merge_node;
+    json_t *offloaded; /* while planning: rows of the bill for what loops keep on the host */
+    int64_t offload_measured_bytes;
     int64_t peak_measured_bytes, rss_baseline_bytes, started_ns;
     bool resume_done;
     char resumed_from[1400];
@@ -234,6 +238,8 @@ struct levers run_levers(struct run *r, const struct graph_node *n);
 void run_account(
     struct run *r, const struct graph_node *n, struct run_place *place, const struct flow_model *m,
     const struct exec *x, const struct ir_vars *vars, struct ir_program *const *programs);
+/* While planning: memory of the host that a node's exec takes; 0 bytes: no row. */
+void run_host_row(struct run *r, const char *node, const char *what, int64_t bytes);
 /* One planning pass over the graph; every object it made is gone afterwards. */
 enum status run_plan_once(struct run *r, struct err *e) NODISCARD;
 /* A node failed for want of memory: keeps the figures of the moment. */

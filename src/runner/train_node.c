@@ -149,7 +149,40 @@ struct levers run_levers(struct run *r, const struct graph_node *n)
         .budget_bytes = run_place_of(r, n)->room_bytes};
     if (r->what_if.lever_off)
         lever_switch_off(&l, (enum lever_field)(r->what_if.lever_off - 1));
+    if (run_place_of(r, n)->device->kind == DEVICE_CPU) { /* there is no other place */
+        if (l.optimizer_state == OPTIM_STATE_HOST)
+            l.optimizer_state = OPTIM_STATE_F32;
+    }
     return l;
+}
+
+static void warn_once(struct run *r, const struct graph_node *n, const char *text)
+{
+    if (!run_has_said(r, text))
+        run_warn(r, n, "offload", "%s", text);
+}
+
+/* Offloading that was asked for and has nothing to move. x: the loop's, NULL on the CPU. */
+static void warn_idle_offload(struct run *r, const struct graph_node *n, const struct exec *x)
+{
+    if (strcmp(graph_param_str(n, "optimizer_state"), "host") == 0) {
+        if (!x)
+            warn_once(
+                r, n,
+                "optimizer_state host has no effect on the CPU: the state lies in the host's "
+                "memory already");
+        else if (exec_report(x)->host_state_bytes == 0)
+            warn_once(r, n, "optimizer_state host has no effect: this optimizer keeps no state");
+    }
+}
+
+/* What the loop keeps on the host beside data sets and loaders. */
+static void account_host(struct run *r, const struct graph_node *n, const struct exec *x)
+{
+    const struct exec_report *report = exec_report(x);
+    run_host_row(r, n->id, "optimizer state", report->host_state_bytes);
+    if (report->transfer_bytes > r->bill.transfer_bytes)
+        r->bill.transfer_bytes = report->transfer_bytes;
 }
 
 static enum status
@@ -382,6 +415,7 @@ static enum status train_for_real(
     if (r->o.profile)
         keep_profile(r, c->node_id, train_exec(t));
     run_measured(r, place, m, train_exec(t));
+    r->offload_measured_bytes += exec_host_measured(train_exec(t));
     exec_trim(train_exec(t));
     return st;
 }
@@ -411,6 +445,8 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
             r->bill.unchunked = train_steps(t)->unchunked;
         struct run_place *place = run_place_of(r, n);
         run_account(r, n, place, m, train_exec(t), &m->vars, train_steps(t)->programs);
+        account_host(r, n, train_exec(t));
+        warn_idle_offload(r, n, place->device->kind == DEVICE_CPU ? NULL : train_exec(t));
         move_home(m, t, place);
         set_results(r, node, t, &model, &optimizer);
         return ST_OK;

@@ -137,7 +137,8 @@ enum status train_new(
         .storage = c->storage,
         .budget_bytes = c->budget_bytes,
         .workspace_limit_bytes = c->workspace_limit_bytes,
-        .source = c->source};
+        .source = c->source,
+        .state_on_host = c->levers.optimizer_state == OPTIM_STATE_HOST};
     enum status st = optim_form(&c->levers, c->precision, &t->optim.attr, e);
     if (st == ST_OK)
         st = step_choose(parts->vars, &t->steps_config, &o, e);
