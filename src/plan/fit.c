@@ -138,6 +138,8 @@ fit_plan_make(struct fit *f, const struct fit_choice *c, struct fit_plan *out, s
         struct run_figures figures = run_figures(r);
         out->valid = true;
         out->peak_bytes = figures.peak_bytes;
+        out->transfer_bytes = figures.transfer_bytes;
+        f->on_card = f->on_card || figures.trains_on_card;
         out->flops = figures.train_flops * (double)((int64_t)1 << batch_shift(f, c));
         if (!f->least_plan || out->peak_bytes < f->least_bytes) {
             f->least_bytes = out->peak_bytes;
@@ -289,7 +291,8 @@ static void try_choice(struct fit *f, enum fit_group group, struct fit_choice c)
                       .group = group,
                       .levers_n = count(f, &c),
                       .peak_bytes = p.peak_bytes,
-                      .extra_compute = more < 1e-3 ? 0 : more}));
+                      .extra_compute = more < 1e-3 ? 0 : more,
+                      .extra_transfer_bytes = p.transfer_bytes - f->plans.data[0].transfer_bytes}));
 }
 
 /* Every set of `more` further levers from `from` on, one of them at least of the group itself. */
@@ -315,6 +318,8 @@ static int by_cost(const void *a, const void *b)
     const struct fit_way *x = a, *y = b;
     if (x->group != y->group)
         return x->group < y->group ? -1 : 1;
+    if (x->extra_transfer_bytes != y->extra_transfer_bytes) /* what moves nothing is first */
+        return x->extra_transfer_bytes < y->extra_transfer_bytes ? -1 : 1;
     if (x->extra_compute != y->extra_compute)
         return x->extra_compute < y->extra_compute ? -1 : 1;
     if (x->levers_n != y->levers_n)
@@ -344,8 +349,9 @@ enum status fit_search(const struct fit_options *o, struct fit **out, struct err
     f->o = *o;
     arena_init(&f->memory);
     TRY_OUT(fit_graph_with(f, &plain.choice, &g, e));
+    TRY_OUT(fit_words_check(f->o.allow, e));
+    TRY_OUT(fit_plan_make(f, &plain.choice, &plain, e)); /* which says where it runs, too */
     TRY_OUT(fit_levers_find(f, g, e));
-    TRY_OUT(fit_plan_make(f, &plain.choice, &plain, e));
     vec_push(&f->plans, plain);
     for (int group = 0; group < FIT_GROUP_COUNT && !fits(f, &f->plans.data[0]); group++)
         search_group(f, (enum fit_group)group);

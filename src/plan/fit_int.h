@@ -29,7 +29,8 @@ struct fit_plan {
     struct fit_choice choice;
     bool valid; /* the levers go together, and the graph can be planned */
     int64_t peak_bytes;
-    double flops; /* of a sample, relative to others of this graph */
+    double flops;           /* of a sample, relative to others of this graph */
+    int64_t transfer_bytes; /* between device and host, in a micro-batch */
 };
 
 struct fit_way {
@@ -37,7 +38,8 @@ struct fit_way {
     enum fit_group group;
     int levers_n;
     int64_t peak_bytes;
-    double extra_compute; /* 0.2: a fifth more arithmetic */
+    double extra_compute;         /* 0.2: a fifth more arithmetic */
+    int64_t extra_transfer_bytes; /* in a micro-batch */
 };
 
 struct fit {
@@ -52,6 +54,7 @@ struct fit {
     struct fit_choice least;
     json_t *least_plan; /* the document of the least */
     int plans_left;     /* in this group */
+    bool on_card;       /* training runs on a card: there is a host beside it */
     bool advice;        /* a smaller micro-batch is offered beside batch statistics too */
 };
 
@@ -64,7 +67,10 @@ enum status fit_plan_make(
 /* Whether a layer of the graph looks at the whole batch (BatchNorm). */
 bool fit_batch_statistics(const struct graph *g);
 
-/* Fills f->levers from the graph: only levers that this version runs, and that change something. */
+/* Every word of --allow belongs to a lever: else ST_USAGE. */
+enum status fit_words_check(const char *allow, struct err *e) NODISCARD;
+/* Fills f->levers from the graph: only levers that this version runs, and that change something
+ * (on_card has to be set). */
 enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e) NODISCARD;
 /* Whether two levers set the same parameter of the same node. */
 bool fit_levers_clash(const struct fit_lever *a, const struct fit_lever *b);

@@ -265,7 +265,7 @@ static bool has_word(const char *list, const char *word)
 }
 
 /* Every word of --allow belongs to a lever. */
-static enum status check_words(const char *allow, struct err *e)
+enum status fit_words_check(const char *allow, struct err *e)
 {
     char word[64];
     for (const char *s = allow; s && *s; s += *s == ',') {
@@ -289,7 +289,7 @@ static enum status check_words(const char *allow, struct err *e)
 enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
 {
     bool statistics = fit_batch_statistics(g);
-    TRY(check_words(f->o.allow, e));
+    TRY(fit_words_check(f->o.allow, e));
     for (int i = 0; i < ROW_COUNT; i++) {
         const struct row *r = &rows[i];
         struct fit_lever l = {
@@ -301,6 +301,8 @@ enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
             .group = (enum fit_group)r->numbers};
         if (i == ROW_CHECKPOINT_AUTO)
             continue; /* it answers to the budget of a run, not of a plan */
+        if (i == ROW_STATE_HOST && !f->on_card)
+            continue; /* without a card all lies on the host already */
         if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && (!statistics || f->advice)))
             add_batches(f, g, i == ROW_MICRO_BATCH, &l);
         else if (i == ROW_EVAL_BATCH)

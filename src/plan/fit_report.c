@@ -58,7 +58,7 @@ static json_t *way_json(const struct fit *f, const struct fit_way *w)
     json_put_i64(o, "peak_bytes", w->peak_bytes);
     json_put_i64(o, "saving_bytes", f->plans.data[0].peak_bytes - w->peak_bytes);
     json_put_f64(o, "extra_compute", w->extra_compute);
-    json_put_i64(o, "extra_transfer_bytes", 0);
+    json_put_i64(o, "extra_transfer_bytes", w->extra_transfer_bytes);
     arena_release(&memory);
     return o;
 }
@@ -132,7 +132,12 @@ static void add_way(const struct fit *f, const struct fit_way *w, struct str *ou
         str_printf(out, "+%.1f %%", 100 * w->extra_compute);
     else
         str_add(out, "the same");
-    str_add(out, ", transfers none\n");
+    if (w->extra_transfer_bytes > 0)
+        str_printf(
+            out, ", extra transfer %s a step\n",
+            bytes_text(w->extra_transfer_bytes, size, sizeof size));
+    else
+        str_add(out, ", transfers none\n");
     for (const char **s = fit_settings(f, &w->choice, &memory); *s; s++) {
         str_add(out, "    ");
         add_setting(out, *s);

@@ -324,6 +324,7 @@ json_t *oom_explain(const struct fit_options *o, const struct run *r, struct err
     a.fit.o = *o;
     a.fit.o.allow = NULL;
     a.fit.advice = true;
+    a.fit.on_card = a.oom.device && a.oom.device->kind == DEVICE_CUDA;
     a.fit.plans_left = ADVICE_PLANS_MAX;
     arena_init(&a.fit.memory);
     advise(&a);

@@ -295,6 +295,7 @@ struct run_figures run_figures(const struct run *r)
         .peak_bytes = r->bill.peak_bytes,
         .host_bytes = r->bill.host_bytes,
         .transfer_bytes = r->bill.transfer_bytes,
+        .trains_on_card = r->bill.trains_on_card,
         .train_flops = r->bill.train_flops};
 }
 

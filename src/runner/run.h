@@ -51,12 +51,13 @@ enum status run_new(
     struct err *e) NODISCARD;
 void run_free(struct run *r);
 enum status run_plan(struct run *r, struct err *e) NODISCARD;
-/* ST_OOM before the start when the plan passes the budget, the card or the machine (O4), or while it
- * runs: run_out_of_memory has the figures, plan/oom.h the advice. Everything that the nodes held is
- * given back by then, and nothing is tried again (O3). ST_INTERRUPTED after Stop. */
+/* ST_OOM before the start when the plan passes the budget, the card or the machine (O4), or while
+ * it runs: run_out_of_memory has the figures, plan/oom.h the advice. Everything that the nodes held
+ * is given back by then, and nothing is tried again (O3). ST_INTERRUPTED after Stop. */
 enum status run_execute(struct run *r, struct err *e) NODISCARD;
 
-/* ST_OOM when the plan is above `budget_bytes`; 0: no budget; negative: what the machine has left (O2). After run_plan. */
+/* ST_OOM when the plan is above `budget_bytes`; 0: no budget; negative: what the machine has left
+ * (O2). After run_plan. */
 enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e) NODISCARD;
 
 /* How a run ran out of memory, before its start or while it ran. */
@@ -90,6 +91,7 @@ enum status run_check_cards(struct run *r, struct err *e) NODISCARD;
 struct run_figures {
     int64_t peak_bytes, host_bytes;
     int64_t transfer_bytes; /* of offloading, in a micro-batch */
+    bool trains_on_card;    /* a training loop, on something else than the CPU */
     double train_flops; /* of one micro-batch of the training loop with the largest peak; 0: none */
 };
 struct run_figures run_figures(const struct run *r);

@@ -162,6 +162,7 @@ struct run_bill {
     int64_t float32_peak_bytes, single_batch_peak_bytes;
     int64_t without_lever_bytes[LEVER_FIELD_COUNT]; /* by lever: train_peak_bytes with it off; 0:
                                                        not used */
+    bool trains_on_card;
     int64_t offload_bytes;  /* of host_bytes: what training loops keep there for their devices */
     int64_t transfer_bytes; /* between device and host in a micro-batch, both ways: the most */
     double train_flops; /* arithmetic of a micro-batch of the training loop with the largest peak */

@@ -446,7 +446,10 @@ enum status node_training_loop(struct run *r, size_t node, struct err *e)
         struct run_place *place = run_place_of(r, n);
         run_account(r, n, place, m, train_exec(t), &m->vars, train_steps(t)->programs);
         account_host(r, n, train_exec(t));
-        warn_idle_offload(r, n, place->device->kind == DEVICE_CPU ? NULL : train_exec(t));
+        bool card = place->device->kind != DEVICE_CPU;
+        r->bill.trains_on_card = r->bill.trains_on_card || card;
+        if (!r->what_if.on)
+            warn_idle_offload(r, n, card ? train_exec(t) : NULL);
         move_home(m, t, place);
         set_results(r, node, t, &model, &optimizer);
         return ST_OK;
