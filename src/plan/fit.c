@@ -125,8 +125,9 @@ fit_plan_make(struct fit *f, const struct fit_choice *c, struct fit_plan *out, s
     struct graph *g = NULL;
     struct run *r = NULL;
     struct run_options o = f->o.run;
-    if (!f->advice) /* advice is for a run under its budget, with the frugal kernels that it takes
-                     */
+    if (f->oom) /* under the limits of that run, with the frugal kernels that they ask for */
+        o.rooms = f->oom->room_by_device;
+    else
         o.budget_bytes = 0;
     o.quick = true;
     enum status st = fit_graph_with(f, c, &g, e);
@@ -137,9 +138,10 @@ fit_plan_make(struct fit *f, const struct fit_choice *c, struct fit_plan *out, s
     if (st == ST_OK) {
         struct run_figures figures = run_figures(r);
         out->valid = true;
-        out->peak_bytes = figures.peak_bytes;
+        out->peak_bytes = f->oom ? run_peak_at(r, f->oom->place) : figures.peak_bytes;
         out->transfer_bytes = figures.transfer_bytes;
         f->on_card = f->on_card || figures.trains_on_card;
+        out->fits = f->oom && run_fits_rooms(r, f->oom);
         out->flops = figures.train_flops * (double)((int64_t)1 << batch_shift(f, c));
         if (!f->least_plan || out->peak_bytes < f->least_bytes) {
             f->least_bytes = out->peak_bytes;

@@ -28,6 +28,7 @@ struct fit_choice {
 struct fit_plan {
     struct fit_choice choice;
     bool valid; /* the levers go together, and the graph can be planned */
+    bool fits;  /* with `oom`: where that run did not */
     int64_t peak_bytes;
     double flops;           /* of a sample, relative to others of this graph */
     int64_t transfer_bytes; /* between device and host, in a micro-batch */
@@ -55,7 +56,9 @@ struct fit {
     json_t *least_plan; /* the document of the least */
     int plans_left;     /* in this group */
     bool on_card;       /* training runs on a card: there is a host beside it */
-    bool advice;        /* a smaller micro-batch is offered beside batch statistics too */
+    /* The run that this is the advice for; NULL: none. Peaks are those on its device, and a smaller
+     * micro-batch is offered beside batch statistics too. */
+    const struct run_oom *oom;
 };
 
 /* The graph with the user's --set and those of a choice. */

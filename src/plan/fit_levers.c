@@ -303,7 +303,7 @@ enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
             continue; /* it answers to the budget of a run, not of a plan */
         if (i == ROW_STATE_HOST && !f->on_card)
             continue; /* without a card all lies on the host already */
-        if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && (!statistics || f->advice)))
+        if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && (!statistics || f->oom)))
             add_batches(f, g, i == ROW_MICRO_BATCH, &l);
         else if (i == ROW_EVAL_BATCH)
             add_eval_batches(f, g, &l);

@@ -44,16 +44,12 @@ static const char *const numbers_text[FIT_GROUP_COUNT] = {
 struct advice {
     struct fit fit;
     struct run_oom oom;
-    int64_t peak_bytes; /* of the graph as it is */
+    int64_t peak_bytes; /* of the graph as it is, on the device that ran out */
+    bool fits;          /* the graph as it is would, with its static plan */
     bool statistics, any_fits;
     struct str text;
     json_t *list;
 };
-
-static bool enough(const struct advice *a, int64_t peak_bytes)
-{
-    return a->oom.room_bytes > 0 && peak_bytes <= a->oom.room_bytes;
-}
 
 /* The first level that fits, else the one with the least peak; false when none lowers the peak. */
 static bool best_level(struct advice *a, int lever, struct fit_plan *best)
@@ -72,7 +68,7 @@ static bool best_level(struct advice *a, int lever, struct fit_plan *best)
             continue;
         *best = p;
         found = true;
-        if (enough(a, p.peak_bytes))
+        if (p.fits)
             break;
     }
     return found;
@@ -98,6 +94,13 @@ static void say_setting(struct str *out, const char *setting)
         params ? params + 1 : "");
 }
 
+static const char *verdict(const struct advice *a, bool fits)
+{
+    if (fits && a->oom.dynamic)
+        return "fits as a static plan, without --memory dynamic";
+    return fits ? "fits" : "not enough alone";
+}
+
 static void
 add_planned(struct advice *a, const struct change *c, const struct fit_plan *p, int lever)
 {
@@ -114,13 +117,13 @@ add_planned(struct advice *a, const struct change *c, const struct fit_plan *p, 
         (void)json_array_append_new(set, json_string(*s));
     }
     bool inserts = l->settings[0][0] && str_starts(l->settings[0][0], FIT_INSERT);
-    bool fits = enough(a, p->peak_bytes);
+    bool fits = p->fits && !a->oom.dynamic; /* value by value may need more than the plan */
     bool statistics = strcmp(c->id, "MICRO_BATCH") == 0 && a->statistics;
     enum fit_group group = statistics ? FIT_OTHER : l->group;
     str_printf(
         &a->text, " (%s): peak %s, %s; %s%s", words.data,
-        bytes_text(p->peak_bytes, peak, sizeof peak), fits ? "fits" : "not enough alone",
-        numbers_text[group], statistics ? ": batch statistics see the smaller batch" : "");
+        bytes_text(p->peak_bytes, peak, sizeof peak), verdict(a, p->fits), numbers_text[group],
+        statistics ? ": batch statistics see the smaller batch" : "");
     json_put_str(row, "lever", c->id);
     json_put_str(row, "settings", words.data);
     json_put(row, "set", inserts ? json_null() : set);
@@ -183,7 +186,7 @@ static void add_storage(struct advice *a)
     json_t *row;
     if (!a->oom.dynamic || a->oom.before_start)
         return;
-    bool fits = enough(a, a->peak_bytes);
+    bool fits = a->fits;
     begin_line(a, &row, "leave out --memory dynamic: the static plan");
     str_printf(
         &a->text, ": peak %s, %s; same numbers", bytes_text(a->peak_bytes, peak, sizeof peak),
@@ -304,7 +307,7 @@ fill_error(const struct advice *a, const char *original, const char *path, struc
             e,
             "%sno change was made; `snug fit %s --budget %lld` searches combinations of changes%s",
             o->before_start ? "nothing has been started: " : "", path, (long long)o->room_bytes,
-            a->any_fits ? "" : ", for no single one is enough");
+            a->any_fits || o->dynamic ? "" : ", for no single one is enough");
     else
         err_hint(
             e, "no change was made; `snug plan %s --set NODE.PARAM=V` shows the bill of one", path);
@@ -313,17 +316,19 @@ fill_error(const struct advice *a, const char *original, const char *path, struc
 
 json_t *oom_explain(const struct fit_options *o, const struct run *r, struct err *e)
 {
-    struct advice a = {.peak_bytes = run_figures(r).peak_bytes};
+    struct advice a = {0};
     struct str original;
     if (!run_out_of_memory(r, &a.oom))
         return NULL;
+    a.peak_bytes = run_peak_at(r, a.oom.place);
+    a.fits = run_fits_rooms(r, &a.oom);
     str_init(&original);
     str_init(&a.text);
     str_printf(&original, "%s%s%s", e->text, e->detail[0] ? "; " : "", e->detail);
     a.list = json_array();
     a.fit.o = *o;
     a.fit.o.allow = NULL;
-    a.fit.advice = true;
+    a.fit.oom = &a.oom;
     a.fit.on_card = a.oom.device && a.oom.device->kind == DEVICE_CUDA;
     a.fit.plans_left = ADVICE_PLANS_MAX;
     arena_init(&a.fit.memory);

@@ -17,25 +17,89 @@ bool run_out_of_memory(const struct run *r, struct run_oom *out)
     return true;
 }
 
-static struct run_place *place_with_peak(const struct run *r)
+int64_t run_peak_at(const struct run *r, int place)
+{
+    return r->bill.peak_by_device[place];
+}
+
+/* Whether what a run takes there lies in the host's memory. */
+static bool on_host(const struct run_place *p)
+{
+    return p->device->kind == DEVICE_CPU || p->device->simulated;
+}
+
+/* The device with the largest peak, of all or of those in the host's memory. */
+static struct run_place *place_with_peak(const struct run *r, bool host)
 {
     int best = 0;
     for (int i = 0; i < r->devices->n; i++)
-        if (r->bill.peak_by_device[i] > r->bill.peak_by_device[best])
+        if ((!host || on_host(&r->places[i])) &&
+            r->bill.peak_by_device[i] > r->bill.peak_by_device[best])
             best = i;
     return &r->places[best];
 }
 
+/* ---- what a plan's peak may be ---- */
+
+/* By the card and the budget; INT64_MAX: neither limits it. What the run itself holds there counts
+ * as free. */
+static int64_t room_at(const struct run *r, const struct run_place *p)
+{
+    const struct device *d = p->device;
+    struct device_memory m;
+    struct err ignored;
+    int64_t room = INT64_MAX;
+    if (d->kind != DEVICE_CPU && d->capacity_bytes >= 0)
+        room = d->capacity_bytes - d->context_bytes;
+    if (d->kind != DEVICE_CPU && device_memory(p->device, &m, &ignored) == ST_OK &&
+        m.free_bytes >= 0)
+        room =
+            m.free_bytes + atomic_load(&p->source.held_bytes) - (p->begun ? 0 : d->context_bytes);
+    if (r->o.budget_bytes > 0 && r->o.budget_bytes < room)
+        room = r->o.budget_bytes;
+    return room;
+}
+
+/* Before anything is loaded: what the host has for one device beside the others and the data. */
+static int64_t host_room_at(const struct run *r, int i)
+{
+    int64_t capacity = host_capacity_bytes();
+    if (capacity <= 0 || !on_host(&r->places[i]))
+        return INT64_MAX;
+    return capacity - (run_host_need_bytes(r) - r->bill.peak_by_device[i]);
+}
+
+static void note_rooms(struct run *r, struct run_oom *o)
+{
+    for (int i = 0; i < r->devices->n; i++)
+        o->room_by_device[i] = room_at(r, &r->places[i]);
+    int64_t *room = &o->room_by_device[o->place], host = host_room_at(r, o->place);
+    if (o->before_start && host < *room)
+        *room = host;
+    if (*room == INT64_MAX) /* it ran out all the same */
+        *room = 0;
+    o->room_bytes = *room;
+}
+
+bool run_fits_rooms(const struct run *r, const struct run_oom *o)
+{
+    int64_t capacity = host_capacity_bytes();
+    for (int i = 0; i < r->devices->n; i++)
+        if (r->bill.peak_by_device[i] > o->room_by_device[i])
+            return false;
+    return o->room_bytes > 0 && (capacity <= 0 || run_host_need_bytes(r) <= capacity);
+}
+
 /* The figures of the moment. What the allocator had when it gave up is in the source. */
-static void note(struct run *r, const struct run_place *p, const char *node_id)
+static void note(struct run *r, const struct run_place *p, const struct graph_node *n)
 {
     struct run_oom *o = &r->oom;
     const struct mem_refusal *m = &p->source.refused;
     struct device_memory now;
     struct err ignored;
-    size_t node = node_id ? graph_node_find(r->graph, node_id) : GRAPH_NO_NODE;
-    o->node = node == GRAPH_NO_NODE ? NULL : graph_node_at(r->graph, node);
+    o->node = n;
     o->device = p->device;
+    o->place = (int)(p - r->places);
     o->dynamic = r->o.storage == EXEC_DYNAMIC;
     o->capacity_bytes = p->device->kind == DEVICE_CPU ? -1 : p->device->capacity_bytes;
     o->context_bytes = p->device->context_bytes;
@@ -49,17 +113,17 @@ static void note(struct run *r, const struct run_place *p, const char *node_id)
         o->reserved_bytes = m->reserved_bytes;
         o->peak_bytes = m->reserved_peak_bytes;
     }
+    note_rooms(r, o);
     r->oom_set = true;
 }
 
-/* Before the start. `room_bytes` of plan would have fitted. */
+/* Before the start. */
 static enum status refuse(
-    struct run *r, const struct run_place *p, int64_t room_bytes, const char *text,
-    const char *figures, struct err *e)
+    struct run *r, const struct run_place *p, const char *text, const char *figures, struct err *e)
 {
-    r->oom = (struct run_oom){
-        .before_start = true, .need_bytes = r->bill.peak_bytes, .room_bytes = room_bytes};
-    note(r, p, json_get_str(r->plan, "peak_node", NULL));
+    int i = (int)(p - r->places);
+    r->oom = (struct run_oom){.before_start = true, .need_bytes = r->bill.peak_by_device[i]};
+    note(r, p, r->bill.peak_node_by_device[i]);
     (void)err_set(e, ST_OOM, "%s", text);
     err_detail(e, "%s", figures);
     if (r->oom.node)
@@ -70,13 +134,12 @@ static enum status refuse(
 enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
 {
     char need[32], has[32], text[400], figures[256];
-    int64_t peak = r->bill.peak_bytes, limit = budget_bytes, beside = 0;
+    int64_t peak = r->bill.peak_bytes, limit = budget_bytes;
     if (budget_bytes == 0 || (budget_bytes > 0 && peak <= budget_bytes))
         return ST_OK;
     if (budget_bytes < 0) {
         limit = host_capacity_bytes();
-        beside = run_host_need_bytes(r) - peak;
-        if (peak + beside <= limit)
+        if (run_host_need_bytes(r) <= limit)
             return ST_OK;
     }
     (void)snprintf(
@@ -93,7 +156,7 @@ enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
     else
         (void)snprintf(text, sizeof text, "the plan needs %s, and this machine has %s", need, has);
     struct run_oom *o = &r->oom;
-    enum status st = refuse(r, place_with_peak(r), limit - beside, text, figures, e);
+    enum status st = refuse(r, place_with_peak(r, budget_bytes < 0), text, figures, e);
     o->budget_bytes = budget_bytes > 0 ? budget_bytes : 0;
     return st;
 }
@@ -116,8 +179,7 @@ static enum status refuse_card(struct run *r, int i, const struct run_fit *f, st
         need, context, d->id, d->name, f->fits_at_all ? left : all,
         f->fits_at_all ? " free of its " : "", f->fits_at_all ? all : "",
         f->fits_at_all ? ": `snug devices` shows who holds the rest" : "");
-    int64_t room = f->free_bytes >= 0 ? f->free_bytes : f->capacity_bytes;
-    return refuse(r, &r->places[i], room - f->context_bytes, text, figures, e);
+    return refuse(r, &r->places[i], text, figures, e);
 }
 
 enum status run_check_cards(struct run *r, struct err *e)
@@ -138,16 +200,6 @@ static struct run_place *place_refused(struct run *r)
     return NULL;
 }
 
-/* What a plan's peak may be where the run failed. */
-static int64_t room_at(const struct run *r, const struct run_place *p)
-{
-    const struct mem_refusal *m = &p->source.refused;
-    int64_t room = m->free_bytes >= 0 ? m->free_bytes + m->held_bytes : 0;
-    if (r->o.budget_bytes > 0 && (room == 0 || r->o.budget_bytes < room))
-        room = r->o.budget_bytes;
-    return room;
-}
-
 void run_note_oom(struct run *r, const struct graph_node *n)
 {
     struct run_place *p = place_refused(r);
@@ -156,8 +208,7 @@ void run_note_oom(struct run *r, const struct graph_node *n)
     r->oom = (struct run_oom){0};
     if (p) {
         r->oom.need_bytes = p->source.refused.need_bytes;
-        r->oom.room_bytes = room_at(r, p);
         r->oom.budget_bytes = r->o.budget_bytes;
     }
-    note(r, p ? p : n ? run_place_of(r, n) : r->place, n ? n->id : NULL);
+    note(r, p ? p : n ? run_place_of(r, n) : r->place, n);
 }

@@ -80,6 +80,10 @@ static int64_t room_of(const struct run *r, struct device *d)
     struct device_memory m;
     struct err ignored;
     int64_t room = 0;
+    if (r->o.rooms) {
+        room = r->o.rooms[d - r->devices->list];
+        return room == INT64_MAX ? 0 : room < 0 ? 1 : room;
+    }
     if (d->kind != DEVICE_CPU && device_memory(d, &m, &ignored) == ST_OK && m.free_bytes >= 0) {
         room = m.free_bytes - d->context_bytes;
         room = room > 0 ? room : 1;

@@ -260,7 +260,8 @@ static bool fits(const struct run *r)
     int64_t capacity = host_capacity_bytes();
     struct run_fit f;
     for (int i = 0; i < r->devices->n; i++)
-        if (run_fit_at(r, i, &f) && !f.fits_now)
+        if (r->o.rooms ? r->o.rooms[i] != 0 && r->bill.peak_by_device[i] > r->o.rooms[i]
+                       : run_fit_at(r, i, &f) && !f.fits_now)
             return false;
     return (r->o.budget_bytes <= 0 || r->bill.peak_bytes <= r->o.budget_bytes) &&
            (capacity <= 0 || run_host_need_bytes(r) <= capacity);
@@ -469,8 +470,10 @@ void run_account(
     const struct exec_report *report = exec_report(x);
     int64_t *on_device = &r->bill.peak_by_device[place - r->places];
     int64_t others = kept_by_others(r, place, m, false), peak = report->peak_bytes + others;
-    if (peak > *on_device)
+    if (peak > *on_device) {
         *on_device = peak;
+        r->bill.peak_node_by_device[place - r->places] = n;
+    }
     if (n->kind && strcmp(n->kind->name, "TrainingLoop") == 0 &&
         report->peak_bytes > r->bill.train_peak_bytes) {
         r->bill.train_peak_bytes = report->peak_bytes;

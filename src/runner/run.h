@@ -9,6 +9,7 @@
 #define RUNNER_RUN_H
 
 #include "graph/graph.h"
+#include "mem/device.h"
 #include "train/loop.h"
 
 /* `pass`: a pass's name, of the steps of training loops; "evaluate" for the finished program of an
@@ -27,7 +28,11 @@ struct run_options {
     const char *resume;     /* a file, "auto", or NULL */
     const char *dump_after; /* a pass's name, or NULL: programs go to dump_out */
     FILE *dump_out;
-    bool map;   /* the plan says where every buffer lies, and when: "map" of each program */
+    bool map; /* the plan says where every buffer lies, and when: "map" of each program */
+    /* What each device of the list has for the plan, instead of what it has now (INT64_MAX: no
+     * limit; 0: unknown): plans of advice are made as if the run that failed were not there. Lives
+     * as long as the run; NULL: as it is now. */
+    const int64_t *rooms;
     bool quick; /* the plan says nothing of what each choice saves: one pass over the graph */
     bool prepares_data; /* a run follows the plan: texts may be turned into tokens while planning */
     const struct run_watch *watch; /* sees every program that is planned; NULL: nobody does */
@@ -65,15 +70,23 @@ struct run_oom {
     const struct graph_node *node; /* NULL: none is known */
     const struct device *device;   /* mem/device.h */
     bool before_start, dynamic;    /* dynamic: storage value by value */
-    int64_t need_bytes;            /* of the plan; of the request that was refused; 0 unknown */
-    int64_t room_bytes;            /* a plan of this peak would have fitted; 0 or less: unknown */
-    int64_t budget_bytes;          /* of --memory-gib, where it counts; 0: it does not */
+    int64_t need_bytes; /* of the plan on this device; of the request that was refused; 0 unknown */
+    int64_t room_bytes; /* a plan of this peak there would have fitted; 0 or less: unknown */
+    /* The same for every device of the list, by its place there; INT64_MAX: no limit. */
+    int64_t room_by_device[DEVICES_MAX];
+    int place;            /* of `device` in the list */
+    int64_t budget_bytes; /* of --memory-gib, where it counts; 0: it does not */
     int64_t live_bytes, reserved_bytes, peak_bytes; /* of the allocator then; peak: reserved */
     int64_t capacity_bytes, free_bytes;             /* of a card; -1 */
     int64_t context_bytes;
 };
 /* False: it did not. Lives as long as the run. */
 bool run_out_of_memory(const struct run *r, struct run_oom *out);
+/* Whether the plan of `r`, a run on the same devices, would have fitted where another did not: on
+ * each device, and in the host's memory. */
+bool run_fits_rooms(const struct run *r, const struct run_oom *o);
+/* The plan's peak on the device at this place of the list. */
+int64_t run_peak_at(const struct run *r, int place);
 
 /* How the plan and a card go together; after run_plan. */
 struct run_fit {

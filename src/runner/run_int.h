@@ -153,6 +153,7 @@ struct run_place {
 /* What planning finds. */
 struct run_bill {
     int64_t peak_by_device[DEVICES_MAX];
+    const struct graph_node *peak_node_by_device[DEVICES_MAX];
     int64_t peak_bytes, lower_bound_bytes, host_bytes; /* device; host: data sets, loaders */
     int64_t parameters, trainable;
     int64_t by_category[CATEGORY_COUNT];

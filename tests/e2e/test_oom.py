@@ -137,3 +137,72 @@ def test_batch_is_never_halved_quietly(snug):
     result = snug.json("run", graph, "--memory-gib", "0.001")
     assert result.rc == 3 and open(graph).read() == before, result
     assert result.doc["oom"]["before_start"] and not (result.doc.get("metrics") or {}).get("total_steps"), result.doc
+
+
+# ids: O1 O4
+def test_two_cards_each_with_its_own_peak(snug):
+    """The node, the need and every peak are those of the card that is too small, whatever the other one holds."""
+    need_fashion()
+    g = training_graph(model=CNN, loader__batch_size=64, train__max_steps=2)
+    g["nodes"] += [{"id": "test", "type": "Dataset", "position": {"x": 0, "y": 0},
+                    "data": {"params": {"name": "FashionMNIST", "split": "test", "data_dir": "./data"}}},
+                   {"id": "eval", "type": "EvaluateModel", "position": {"x": 0, "y": 0},
+                    "data": {"params": {"device": "cuda:1", "batch_size": 4000}}}]
+    g["edges"] += [{"id": "x1", "source": "train", "sourceHandle": "model", "target": "eval", "targetHandle": "model"},
+                   {"id": "x2", "source": "test", "sourceHandle": "dataset", "target": "eval", "targetHandle": "dataset"}]
+    graph = snug.write("g.json", g)
+
+    def cards(first, second):
+        return {"SNUG_SIM_CARDS": "A:%d:sm86:context=1MiB,B:%d:sm75:context=1MiB" % (first, second)}
+
+    def peaks(doc):
+        return {d["id"]: d["peak_bytes_planned"] for d in doc["devices"]}
+
+    want = peaks(snug.json("plan", graph, "--device", "cuda:0", env=cards(GIB, GIB)).doc)
+    assert want["cuda:1"] > 4 * want["cuda:0"], want
+    for env, node, card_id in ((cards(want["cuda:0"] * 2 // 3 + MIB, GIB), "train", "cuda:0"),
+                               (cards(GIB, want["cuda:1"] * 2 // 3 + MIB), "eval", "cuda:1"),
+                               (cards(want["cuda:0"] * 2 // 3 + MIB, want["cuda:1"] * 2 // 3 + MIB), "train", "cuda:0")):
+        result = snug.json("run", graph, "--device", "cuda:0", env=env)
+        texts(result)
+        doc = result.doc["oom"]
+        assert (doc["node_id"], doc["device"], doc["need_bytes"]) == (node, card_id, want[card_id]), doc
+        for item in doc["advice"]:
+            if not item.get("set"):
+                continue
+            again = apply(snug, graph, item, "--device", "cuda:0", env=env)
+            assert (again.rc == 0) == item["sufficient"], (item, again)
+            if again.rc == 0:
+                assert peaks(again.doc)[card_id] == item["peak_bytes"], (item, again)
+
+
+# ids: O4 B6
+def test_budget_on_top_of_a_card(snug):
+    """The plan passes the budget, and the card has less than that: what is marked sufficient fits both."""
+    need_fashion()
+    graph = snug.write("g.json", training_graph(model=WIDE, train__max_steps=2))
+    peak = snug.json("plan", graph).doc["peak_bytes"]
+    budget = ("--memory-gib", repr((peak - 4096) / GIB))
+    env = card(peak * 2 // 3 + MIB)
+    result = snug.json("run", graph, "--device", "cuda:0", *budget, env=env)
+    texts(result)
+    doc = result.doc["oom"]
+    assert doc["room_bytes"] == peak * 2 // 3, doc
+    for item in doc["advice"]:
+        if item.get("set"):
+            again = apply(snug, graph, item, "--device", "cuda:0", *budget, env=env)
+            assert (again.rc == 0) == item["sufficient"], (item, again)
+
+
+# ids: O4
+def test_dynamic_storage_promises_nothing(snug):
+    """No plan bounds what blocks of a few sizes take: only the static plan is marked sufficient."""
+    need_fashion()
+    graph = snug.write("g.json", training_graph(model=CNN, loader__batch_size=512, train__max_steps=3))
+    peak = snug.json("plan", graph).doc["peak_bytes"]
+    env = card(peak + 2 * MIB)
+    result = snug.json("run", graph, "--device", "cuda", "--memory", "dynamic", env=env)
+    texts(result)
+    rows = [a for a in result.doc["oom"]["advice"] if a["sufficient"]]
+    assert [a["peak_bytes"] for a in rows] == [peak] and "lever" not in rows[0], rows
+    assert "fits as a static plan" in result.doc["error"]["message"], result
