@@ -14,6 +14,7 @@
 /* Where the recording has no address: above all real ones. */
 #define UNKNOWN_FIRST ((uint64_t)1 << 62)
 #define UNKNOWN_STEP ((uint64_t)1 << 40)
+#define MIB ((int64_t)1 << 20)
 /* What the card is taken to have, for the address ranges of expandable segments. */
 #define TOTAL_BYTES ((int64_t)256 << 30)
 
@@ -340,7 +341,7 @@ ask(struct play *p, const struct snap_event *v, uint16_t pool, int64_t size, str
     uint64_t stream = p->s->streams[v->stream];
     struct mem_pool_id id = {p->s->pools[pool].a, p->s->pools[pool].b};
     struct mem_tag tag = {0};
-    bool small = mem_pool_is_small(mem_pool_round_size(p->conf, size));
+    bool small = size <= MIB && mem_pool_is_small(mem_pool_round_size(p->conf, size));
     p->asked = (struct replay_base){.stream = v->stream, .pool = pool, .large = !small};
     if (pool == 0)
         return mem_pool_alloc_on(p->pool, stream, size, tag, out, &e);

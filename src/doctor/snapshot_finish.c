@@ -254,7 +254,9 @@ static enum status take_traces(struct snap_build *b, struct snapshot *s, struct 
     }
     for (uint32_t i = 0; i < s->events_n; i++) {
         const struct snap_event *v = &s->events[i];
-        if (v->action != SNAP_OOM && v->addr > UINT64_MAX - (uint64_t)v->size)
+        if (v->action == SNAP_OOM) /* a request may be absurd */
+            continue;
+        if (v->size == INT64_MAX || v->addr > UINT64_MAX - (uint64_t)v->size)
             return snap_fail(b, ST_CORRUPT, "an event that ends beyond all addresses");
     }
     return ST_OK;
