@@ -433,12 +433,14 @@ static void end_line(struct text_reader *r)
 {
     char *p = r->line.data;
     (void)line_plain(p, r->line.n);
+    bool json = *p == '{';
     while (p) {
         char *end = strchr(p, '\n');
         if (end)
             *end = 0;
         /* A return at the end of a line is its end, no line of its own. */
-        if (*p || !end || p == r->line.data)
+        bool rest = json && (strncmp(p, "\",", 2) == 0 || strncmp(p, "\"}", 2) == 0);
+        if ((*p || !end || p == r->line.data) && !rest)
             take_line(r, p);
         p = end && end[1] ? end + 1 : NULL;
     }

@@ -258,9 +258,24 @@ static size_t label(const char *s, struct line_head *h)
     return 0;
 }
 
+/* A line of JSON, its escapes undone: where its text begins. */
+static const char *json_text_of(const char *s)
+{
+    static const char *const keys[] = {"\"log\":\"",      "\"log\": \"", "\"message\":\"",
+                                       "\"message\": \"", "\"msg\":\"",  "\"msg\": \"",
+                                       "\"text\":\"",     "\"text\": \""};
+    for (size_t i = 0; *s == '{' && i < sizeof keys / sizeof *keys; i++) {
+        const char *at = strstr(s, keys[i]);
+        if (at && at - s < 400)
+            return at + strlen(keys[i]);
+    }
+    return s;
+}
+
 const char *line_head_read(const char *s, struct line_head *head)
 {
     *head = (struct line_head){.rank = -1};
+    s = json_text_of(s);
     for (int i = 0; i < 6; i++) {
         size_t n = bracket(s, head);
         n = n ? n : process_of(s, head);
