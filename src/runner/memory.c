@@ -94,8 +94,9 @@ void run_memory_place(struct run *r, struct run_place *p)
     if (p->device->kind == DEVICE_CPU)
         d.capacity_bytes = host_capacity_bytes();
     else if (device_memory(p->device, &m, &ignored) == ST_OK && m.free_bytes >= 0)
-        d.others_bytes = d.capacity_bytes - m.free_bytes;
+        d.others_bytes = d.capacity_bytes - m.free_bytes - p->device->context_bytes;
     d.capacity_bytes = d.capacity_bytes > 0 ? d.capacity_bytes : 0;
+    d.others_bytes = d.others_bytes > 0 ? d.others_bytes : 0;
     p->source.history_device = mem_history_device(r->history, &d);
     if (r->o.memory_history)
         p->source.history = r->history;

@@ -207,6 +207,19 @@ def test_figures(snug):
     assert "memory_summary" not in plain.doc and not [e for e in plain.events if e["event"] == "memory"]
 
 
+# ids: T2 D1
+def test_card(snug):
+    """On a card the snapshot says which, how large it is, and what was others'."""
+    harness.need_fashion()
+    graph = snug.write("g.json", harness.training_graph(train__max_steps=2))
+    env = {"SNUG_SIM_CARDS": "A:1GiB:sm80:others=100MiB"}
+    for mode in ("planned", "dynamic"):
+        result, s = recorded(snug, graph, options=("--device", "cuda:0", "--memory", mode), env=env)
+        assert s["snug"]["device"] == "cuda:0" and s["snug"]["capacity_bytes"] == 1 << 30, s["snug"]
+        assert s["snug"]["others_bytes"] == 100 * MIB, s["snug"]
+        assert result.doc["memory"]["device"] == "cuda:0", result
+
+
 # ids: T2
 def test_wrong_paths(snug):
     graph = snug.write("g.json", harness.training_graph(train__max_steps=1))
