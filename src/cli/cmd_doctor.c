@@ -11,7 +11,7 @@ int cmd_doctor(const struct args *a)
     struct err e = {0};
     json_t *d = NULL;
     int rc = 0;
-    enum status st = doctor_diagnose(a->argument[0], &d, &e);
+    enum status st = doctor_diagnose(a->argument[0], NULL, &d, &e);
     if (st == ST_OK && !a->json) {
         struct str out;
         str_init(&out);

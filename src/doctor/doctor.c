@@ -64,13 +64,21 @@ static enum status of_text(struct input *in, json_t **out, struct err *e)
     return st;
 }
 
-static enum status of_snapshot(const struct snapshot *s, json_t **out)
+static enum status
+of_snapshot(const struct snapshot *s, const struct doctor_options *o, json_t **out, struct err *e)
 {
+    enum status st = ST_OK;
     struct study x;
-    study_init(&x, s, NULL);
+    study_init(&x, s, &(struct study_options){.capacity_bytes = o->capacity_bytes});
     *out = snapshot_report_document(&x);
+    if (o->on_study)
+        st = o->on_study(o->ctx, &x, *out, e);
     study_release(&x);
-    return ST_OK;
+    if (st != ST_OK) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return st;
 }
 
 /* A pipe cannot be read twice: the whole of it, up to what the host can hold. */
@@ -109,7 +117,8 @@ static enum status refuse_compressed(const struct input *in, struct err *e)
     return ST_UNSUPPORTED;
 }
 
-static enum status diagnose(struct input *in, const char *path, json_t **out, struct err *e)
+static enum status diagnose(
+    struct input *in, const char *path, const struct doctor_options *o, json_t **out, struct err *e)
 {
     struct snapshot *s = NULL;
     struct str all;
@@ -120,7 +129,7 @@ static enum status diagnose(struct input *in, const char *path, json_t **out, st
     bool page = in->data[strspn(in->data, " \t\r\n")] == '<';
     enum status st = snapshot_of(in, path, &all, &s, e);
     if (st == ST_OK)
-        st = of_snapshot(s, out);
+        st = of_snapshot(s, o, out, e);
     else if (page && st != ST_IO && st != ST_OOM) /* a page that copies a text */
         st = of_text(in, out, e);
     snapshot_free(s);
@@ -128,8 +137,10 @@ static enum status diagnose(struct input *in, const char *path, json_t **out, st
     return st;
 }
 
-enum status doctor_diagnose(const char *path, json_t **out, struct err *e)
+enum status
+doctor_diagnose(const char *path, const struct doctor_options *options, json_t **out, struct err *e)
 {
+    const struct doctor_options none = {0};
     bool standard = strcmp(path, "-") == 0;
     char look[LOOK + 1] = {0};
     errno = 0;
@@ -140,8 +151,9 @@ enum status doctor_diagnose(const char *path, json_t **out, struct err *e)
     if (!in.in)
         return err_errno(e, "could not open \"%s\"", path);
     in.n = fread(look, 1, LOOK, in.in);
-    enum status st = ferror(in.in) ? err_errno(e, "could not read \"%s\"", in.what)
-                                   : diagnose(&in, standard ? NULL : path, out, e);
+    enum status st = ferror(in.in)
+                         ? err_errno(e, "could not read \"%s\"", in.what)
+                         : diagnose(&in, standard ? NULL : path, options ? options : &none, out, e);
     if (!standard)
         (void)fclose(in.in);
     return st;
@@ -151,5 +163,5 @@ enum status doctor_diagnose_bytes(
     const void *data, size_t size_bytes, const char *what, json_t **out, struct err *e)
 {
     struct input in = {.what = what, .data = data, .n = size_bytes};
-    return diagnose(&in, NULL, out, e);
+    return diagnose(&in, NULL, &(struct doctor_options){0}, out, e);
 }

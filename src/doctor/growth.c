@@ -20,10 +20,10 @@ static uint32_t events_end(const struct walk *w)
 
 /* ---- our own snapshots: the step of each origin ---- */
 
-static void by_steps(const struct walk *w, moments *out)
+static void by_steps(const struct walk *w, uint32_t from, moments *out)
 {
     int64_t step = -1;
-    for (uint32_t i = w->d->events_first; i < events_end(w); i++) {
+    for (uint32_t i = from; i < events_end(w); i++) {
         int64_t now = w->s->origins[w->s->events[i].origin].step;
         if (now <= step || w->s->events[i].action != SNAP_ALLOC)
             continue;
@@ -45,7 +45,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void by_annotations(const struct walk *w, moments *out)
+static void by_annotations(const struct walk *w, uint32_t from, moments *out)
 {
     const struct snapshot *s = w->s;
     VEC(int64_t) times = {0};
@@ -58,7 +58,7 @@ static void by_annotations(const struct walk *w, moments *out)
     if (times.n)
         qsort(times.data, times.n, sizeof *times.data, by_time);
     size_t k = 0;
-    for (uint32_t i = w->d->events_first; i < events_end(w) && k < times.n; i++) {
+    for (uint32_t i = from; i < events_end(w) && k < times.n; i++) {
         if (s->events[i].time_us == 0 || s->events[i].time_us < times.data[k])
             continue;
         vec_push(out, i);
@@ -70,10 +70,10 @@ static void by_annotations(const struct walk *w, moments *out)
 
 /* ---- steps of the optimizer ---- */
 
-static void by_optimizer(const struct walk *w, moments *out)
+static void by_optimizer(const struct walk *w, uint32_t from, moments *out)
 {
     bool other = true;
-    for (uint32_t i = w->d->events_first; i < events_end(w); i++) {
+    for (uint32_t i = from; i < events_end(w); i++) {
         uint8_t phase = w->labels->of[w->s->events[i].stack].phase;
         if (w->s->events[i].action != SNAP_ALLOC || phase == MOMENT_NONE)
             continue;
@@ -140,12 +140,12 @@ static bool same_chain(const struct chain *a, const struct chain *b)
  * happens often enough at. With `modules`: the lines outside stay, and that in the outermost module
  * goes back: it was called again. Building of modules, the backward pass and the optimizer have
  * loops of their own and are left out. */
-static void by_loop(const struct walk *w, bool modules, moments *out)
+static void by_loop(const struct walk *w, uint32_t from, bool modules, moments *out)
 {
     VEC(int) depths = {0};
     struct chain last = {.inside = LABEL_NONE}, now;
     uint32_t stack = 0, n[CHAIN_MAX + 1] = {0};
-    for (uint32_t i = w->d->events_first; i < events_end(w); i++) {
+    for (uint32_t i = from; i < events_end(w); i++) {
         const struct snap_event *v = &w->s->events[i];
         const struct stack_label *x = &w->labels->of[v->stack];
         bool counts = v->action == SNAP_ALLOC && v->stack != 0 && v->stack != stack &&
@@ -219,16 +219,16 @@ static uint64_t key_of(const struct walk *w, uint32_t event)
 
 /* Which size (and stack) marks an iteration: it comes at equal distances, at least four times, with
  * at least half of the trace between its first and last. Of several: the one that comes least. */
-static uint64_t find_marker(const struct walk *w)
+static uint64_t find_marker(const struct walk *w, uint32_t from)
 {
     size_t cap = key_table(w->d->actions_n[SNAP_ALLOC]), used = 0;
     struct key_slot *slots = mem_alloc(cap * sizeof *slots);
-    uint32_t at = 0, total = w->d->actions_n[SNAP_ALLOC];
-    for (uint32_t i = w->d->events_first; i < events_end(w); i++) {
+    uint32_t at = 0, total = 0;
+    for (uint32_t i = from; i < events_end(w); i++) {
         if (w->s->events[i].action != SNAP_ALLOC)
             continue;
         struct key_slot *k = key_slot(slots, cap, key_of(w, i), &used);
-        at++;
+        total = ++at;
         if (!k)
             continue;
         if (k->n == 0) {
@@ -258,10 +258,10 @@ static uint64_t find_marker(const struct walk *w)
     return best;
 }
 
-static void by_period(const struct walk *w, moments *out)
+static void by_period(const struct walk *w, uint32_t from, moments *out)
 {
-    uint64_t key = find_marker(w);
-    for (uint32_t i = w->d->events_first; key && i < events_end(w); i++)
+    uint64_t key = find_marker(w, from);
+    for (uint32_t i = from; key && i < events_end(w); i++)
         if (w->s->events[i].action == SNAP_ALLOC && key_of(w, i) == key)
             vec_push(out, i);
 }
@@ -338,7 +338,8 @@ static void pick_rows(const struct walk *w, struct growth_report *g, size_t n, u
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
         const struct growth_row *r = &g->rows[i];
-        if (!r->n || 3 * r->iterations_n < counted)
+        bool once = r->iterations_n < 2 && (r->category == HOLDER_OPTIMIZER || counted > 1);
+        if (!r->n || 3 * r->iterations_n < counted || once)
             continue;
         const struct stack_label *x = walk_label(w, r->life);
         g->kept_bytes += r->bytes;
@@ -386,30 +387,59 @@ static void what_stays(const struct walk *w, struct growth_report *g)
     mem_free(last);
 }
 
+/* The ways to find iterations, the first that finds enough. */
+static const char *find_iterations(const struct walk *w, uint32_t from, bool tail, moments *out)
+{
+    static const char *const ways[] = {"steps of the run",       "annotations",
+                                       "steps of the optimizer", "a loop of the program",
+                                       "calls of the model",     "a period of the sizes"};
+    for (int way = tail ? 3 : 0; way < 6; way++) {
+        out->n = 0;
+        if (way == 0)
+            by_steps(w, from, out);
+        else if (way == 1)
+            by_annotations(w, from, out);
+        else if (way == 2)
+            by_optimizer(w, from, out);
+        else if (way < 5 && w->s->has_stacks)
+            by_loop(w, from, way == 4, out);
+        else if (way == 5 && !w->s->has_stacks)
+            by_period(w, from, out);
+        if (enough(out))
+            return ways[way];
+    }
+    return NULL;
+}
+
+/* Whether the iterations end long before the trace does: what came then is another loop. */
+static bool has_tail(const struct walk *w, const moments *m)
+{
+    uint32_t longest = 0;
+    for (size_t i = 0; i + 1 < m->n; i++) {
+        uint32_t n = m->data[i + 1] - m->data[i];
+        longest = n > longest ? n : longest;
+    }
+    return (events_end(w) - m->data[m->n - 1]) / 2 > longest;
+}
+
 void growth_find(const struct walk *w, struct growth_report *out)
 {
-    moments m = {0};
+    moments m = {0}, tail = {0};
     int64_t swing = 0;
     *out = (struct growth_report){0};
-    for (int way = 0; way < 6 && !out->by; way++) {
-        m.n = 0;
-        if (way == 0)
-            by_steps(w, &m);
-        else if (way == 1)
-            by_annotations(w, &m);
-        else if (way == 2)
-            by_optimizer(w, &m);
-        else if (way < 5 && w->s->has_stacks)
-            by_loop(w, way == 4, &m);
-        else if (way == 5 && !w->s->has_stacks)
-            by_period(w, &m);
-        static const char *const ways[] = {/* in the order above */
-                                           "steps of the run",       "annotations",
-                                           "steps of the optimizer", "a loop of the program",
-                                           "calls of the model",     "a period of the sizes"};
-        if (enough(&m))
-            out->by = ways[way];
+    out->by = find_iterations(w, w->d->events_first, false, &m);
+    out->by_optimizer = out->by && !str_starts(out->by, "a ") && !str_starts(out->by, "calls");
+    if (out->by && has_tail(w, &m)) {
+        const char *by = find_iterations(w, m.data[m.n - 1] + 1, true, &tail);
+        if (by) {
+            out->by = by;
+            out->by_optimizer = false;
+            vec_release(&m);
+            m = tail;
+            tail = (moments){0};
+        }
     }
+    vec_release(&tail);
     if (!out->by) {
         vec_release(&m);
         return;
@@ -418,7 +448,7 @@ void growth_find(const struct walk *w, struct growth_report *out)
     out->n = (uint32_t)m.n;
     out->live_bytes = mem_alloc(((size_t)out->n + 1) * sizeof *out->live_bytes);
     live_at_begins(w, out, &swing);
-    judge(w, out, swing, out->by[0] == 'a' && out->by[2] == 'p');
+    judge(w, out, swing, !w->s->has_stacks);
     what_stays(w, out);
 }
 

@@ -27,6 +27,7 @@ struct growth_row {
 };
 struct growth_report {
     const char *by;      /* how the iterations were found; NULL: none were */
+    bool by_optimizer;   /* they begin at steps of the optimizer, or of a run */
     uint32_t *begins;    /* events */
     int64_t *live_bytes; /* there */
     uint32_t n, first;   /* of them the first that counts */

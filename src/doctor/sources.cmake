@@ -5,5 +5,5 @@ list(APPEND SOURCES
     amount.c finder.c message.c trace.c summary.c smi.c series.c text_line.c text.c
     labels.c walk.c holders.c growth.c layout.c study.c snapshot_report.c snapshot_text.c
     evidence.c evidence_snapshot.c verdict.c symptoms.c report.c doctor.c)
-list(APPEND TESTS text_test.c corpus_test.c)
+list(APPEND TESTS text_test.c corpus_test.c study_test.c)
 list(APPEND FUZZ text_fuzz.c)

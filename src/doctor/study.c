@@ -16,6 +16,18 @@ static void study_replay(const struct snapshot *s, struct study_device *d)
                   replay_exact(s, d->device, &conf, &d->exact, &e) == ST_OK;
 }
 
+/* Of the last whole iteration where the iterations are those of a loop, else of what came before
+ * the moment. */
+static double kept_share(const struct study_device *d, uint32_t begin)
+{
+    const struct growth_report *g = &d->growth;
+    double share = -1;
+    for (uint32_t i = 1; g->by && !g->by_optimizer && i < g->n; i++)
+        if (g->begins[i] == begin)
+            share = growth_kept_share(&d->walk, g->begins[i - 1], begin - 1);
+    return share >= 0 ? share : growth_kept_share(&d->walk, begin, d->moment);
+}
+
 static void study_device(struct study *x, int device, const struct study_options *o)
 {
     struct study_device *d = &x->devices[x->devices_n++];
@@ -35,7 +47,7 @@ static void study_device(struct study *x, int device, const struct study_options
         layout_at(w, w->d->events_first + w->d->events_n - 1, &d->end);
     else
         layout_at(w, SNAP_NONE, &d->end);
-    d->kept_share = growth_kept_share(w, begin, d->moment);
+    d->kept_share = kept_share(d, begin);
     if (!o->no_replay)
         study_replay(x->s, d);
 }

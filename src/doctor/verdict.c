@@ -65,9 +65,9 @@ static bool slack_counts(const struct evidence *v)
 /* What a snapshot shows: free blocks make up for what was missing, and none of them is enough. */
 static bool pieces_count(const struct evidence *v)
 {
-    return KNOWN(v->free_sum) && KNOWN(v->largest_free) && KNOWN(v->gap) && KNOWN(v->request) &&
-           v->largest_free.bytes < v->request.bytes && v->free_sum.bytes >= v->gap.bytes &&
-           25 * v->free_sum.bytes >= v->reserved.bytes;
+    return KNOWN(v->free_sum) && KNOWN(v->largest_free) && KNOWN(v->gap) && v->gap.bytes > 0 &&
+           KNOWN(v->request) && v->largest_free.bytes < v->request.bytes &&
+           v->free_sum.bytes >= v->gap.bytes && 25 * v->free_sum.bytes >= v->reserved.bytes;
 }
 
 static bool at_evaluation(const struct evidence *v)

@@ -725,7 +725,7 @@ static void oom_rules(struct str *out)
         add_oom_examples(out, &rule);
         add_tests(
             out, rule.name,
-            snapshot ? "doctor/text_test.c:snapshot_evidence"
+            snapshot ? "doctor/study_test.c:study_verdicts"
             : own    ? "doctor/text_test.c:own_run"
                      : "doctor/corpus_test.c:corpus");
         str_add(out, "|\n");
