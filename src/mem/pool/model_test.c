@@ -689,6 +689,8 @@ static bool apply(struct pair *p, const struct call *c)
     return false;
 }
 
+static void check_load(struct pair *p);
+
 /* The first call after which they differ, or n. Statistics and maps are compared often, or with
  * `always` after every call. */
 static int first_difference(
@@ -701,8 +703,11 @@ static int first_difference(
             ((always || i % 97 == 0 || i == n - 1) && differ_all(p)))
             break;
     }
-    if (i == n)
+    if (i == n) {
+        if (!s->no_caching)
+            check_load(p);
         pair_close(p);
+    }
     return i;
 }
 
@@ -733,6 +738,39 @@ static int shorten(struct pair *p, const struct setting *s, struct call *calls, 
         }
     mem_free(some);
     return n;
+}
+
+/* A pool that is filled with the memory map of another has that map; pending blocks live in it. */
+static void check_load(struct pair *p)
+{
+    struct device device;
+    struct err e = {0};
+    struct mem_pool_conf conf;
+    struct mem_pool_snapshot a, b;
+    device_init(&device, p->device.capacity_bytes);
+    mem_pool_conf_get(p->pool, &conf);
+    struct mem_pool *q = mem_pool_open(&device.source, &(struct mem_pool_options){.conf = &conf});
+    mem_pool_snapshot(p->pool, &a);
+    CHECK_OK(mem_pool_load(q, &a, NULL, &e), &e);
+    mem_pool_check(q);
+    mem_pool_snapshot(q, &b);
+    CHECK_EQ(a.segments_n, b.segments_n);
+    CHECK_EQ(a.blocks_n, b.blocks_n);
+    for (size_t i = 0; i < a.segments_n; i++) {
+        const struct mem_segment_info *x = &a.segments[i], *y = &b.segments[i];
+        CHECK(x->addr == y->addr && x->size_bytes == y->size_bytes && x->stream == y->stream);
+        CHECK(x->small == y->small && x->expandable == y->expandable);
+        CHECK(x->pool.first == y->pool.first && x->active_bytes == y->active_bytes);
+    }
+    for (size_t i = 0; i < a.blocks_n; i++) {
+        const struct mem_block_info *x = &a.blocks[i], *y = &b.blocks[i];
+        CHECK(x->addr == y->addr && x->size_bytes == y->size_bytes);
+        CHECK((x->state == MEM_BLOCK_FREE) == (y->state == MEM_BLOCK_FREE));
+        CHECK(x->requested_bytes == y->requested_bytes);
+    }
+    mem_pool_snapshot_release(&a);
+    mem_pool_snapshot_release(&b);
+    mem_pool_free(q);
 }
 
 static void compare(struct pair *p, const struct setting *s, uint64_t seed, int n)
