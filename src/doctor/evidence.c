@@ -378,6 +378,9 @@ void evidence_from_text(const struct text_facts *f, size_t message, struct evide
         message = evidence_main_message(f);
     if (message < f->messages.n)
         take_message(&f->messages.data[message], v);
+    else
+        v->evaluating = f->words[WORD_EVALUATING] > 0 &&
+                        f->word_line[WORD_EVALUATING] > f->word_line[WORD_TRAINING];
     v->messages = f->messages_seen;
     take_words(f, v);
     take_growth(f, v);

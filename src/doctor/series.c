@@ -405,10 +405,44 @@ static void bare(struct series_table *t, const char *source, const char *line, i
     series_add(t, source, SERIES_ALLOCATED, used ? label : "bytes", (double)x, number);
 }
 
+/* "after epoch 3: 4.1GB": a size at the end of a line that speaks of steps or the card, and not of
+ * files. */
+static void
+size_at_end(struct series_table *t, const char *source, const char *line, int64_t number)
+{
+    static const char *const about[] = {"gpu",   "cuda",  "step",   "iter", "epoch",
+                                        "batch", "after", "before", "ram"};
+    static const char *const files[] = {"load", "file", "data", "disk",  "shard", "cache",
+                                        "read", "writ", "/s",   "param", "size"};
+    size_t n = strlen(line), used = 0;
+    const char *colon = strrchr(line, ':');
+    colon = colon ? colon : strrchr(line, '=');
+    bool speaks = false;
+    char label[20];
+    struct amount a = amount_unknown;
+    if (!colon || n > 120)
+        return;
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++)
+        speaks = speaks || strstr(line, about[i]);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        speaks = speaks && !strstr(line, files[i]);
+    const char *p = colon + 1 + strspn(colon + 1, " \t");
+    if (!speaks || amount_read(&p, 0, &a) != AMOUNT_WHOLE || p[strspn(p, " \t.")] ||
+        a.bytes < 1 << 20)
+        return;
+    for (const char *q = line; q < colon && used + 1 < sizeof label; q++)
+        if (!isdigit((unsigned char)*q))
+            label[used++] = *q;
+    label[used] = 0;
+    series_add(t, source, SERIES_USED, label, (double)a.bytes, number);
+}
+
 bool series_bare(const char *line)
 {
     size_t n = strlen(line), blank = strspn(line, " \t");
     if (n >= 7 && isdigit((unsigned char)line[n - 1]) && isdigit((unsigned char)line[n - 7]))
+        return true;
+    if (n >= 5 && n < 120 && tolower((unsigned char)line[n - 1]) == 'b' && strpbrk(line, ":="))
         return true;
     size_t d = strspn(line + blank, "0123456789.");
     return d && (line[blank + d] == '/' ||
@@ -433,8 +467,10 @@ void series_line(struct series_table *t, const char *source, const char *line, i
     }
     if (t->points == before)
         pairs(t, source, low, number);
-    if (t->points == before)
+    if (t->points == before) {
         bare(t, source, low, number);
+        size_at_end(t, source, low, number);
+    }
 }
 
 /* ---- trend ---- */

@@ -78,10 +78,16 @@ static void take_gpu(struct smi_reader *r, int64_t number)
     s->line = number;
 }
 
+/* gpustat names users, not numbers. */
+static bool same_process(const struct smi_process *a, const struct smi_process *b)
+{
+    return a->gpu == b->gpu && a->pid == b->pid && (a->pid >= 0 || strcmp(a->name, b->name) == 0);
+}
+
 static void take_process(struct smi *s, struct smi_process p)
 {
     int i = 0;
-    while (i < s->n_processes && (s->process[i].pid != p.pid || s->process[i].gpu != p.gpu))
+    while (i < s->n_processes && !same_process(&s->process[i], &p))
         i++;
     if (i == SMI_PROCESSES)
         return;
@@ -343,6 +349,35 @@ static bool headless_line(struct smi_reader *r, const char *s, int64_t number)
     return true;
 }
 
+/* gpustat: "[0] NVIDIA RTX 3090 | 65'C,  98 % | 23010 / 24268 MB | ann(12000M) bob(11000M)". */
+static bool gpustat_line(struct smi_reader *r, const char *s, int64_t number)
+{
+    char *end;
+    long index = strtol(s + 1, &end, 10);
+    const char *bar = strchr(s, '|'), *slash = bar ? strstr(bar, " / ") : NULL;
+    if (*end != ']' || index < 0 || index >= 4096 || !slash || !strstr(slash, "MB"))
+        return false;
+    const char *from = slash;
+    while (from > bar && isdigit((unsigned char)from[-1]))
+        from--;
+    r->pending = gpu_unknown;
+    r->pending.index = (int)index;
+    copy(r->pending.name, sizeof r->pending.name, end + 1, (size_t)(bar - end - 1));
+    r->pending.used = amount_exact((strtoll(from, NULL, 10) & 0xFFFFFFFF) << 20);
+    r->pending.total = amount_exact((strtoll(slash + 3, NULL, 10) & 0xFFFFFFFF) << 20);
+    take_gpu(r, number);
+    for (const char *p = strstr(slash, "MB |"); p && (p = strchr(p, '(')); p++) {
+        struct smi_process one = {.gpu = (int)index, .pid = -1};
+        const char *size = p + 1, *name = p;
+        while (name > s && !strchr(" |", name[-1]))
+            name--;
+        copy(one.name, sizeof one.name, name, (size_t)(p - name));
+        if (amount_read(&size, 0, &one.used) == AMOUNT_WHOLE)
+            take_process(r->out, one);
+    }
+    return true;
+}
+
 /* ---- the one door ---- */
 
 bool smi_line(struct smi_reader *r, const char *line, int64_t number)
@@ -360,6 +395,8 @@ bool smi_line(struct smi_reader *r, const char *line, int64_t number)
     }
     if ((*s == '+' || *s == '=') && !has(s, "NVSMI LOG"))
         return r->section == TABLE || r->section == PROCESSES;
+    if (*s == '[' && has(s, " MB") && gpustat_line(r, s, number))
+        return true;
     if (has(s, "NVSMI LOG")) {
         r->section = LONG;
         r->gpu = -1;

@@ -10,13 +10,58 @@
 static const struct summary_row row_unknown = {
     {-1, -1, -1}, {-1, -1, -1}, {-1, -1, -1}, {-1, -1, -1}};
 
+void summary_unknown(struct summary *t, int64_t line)
+{
+    *t = (struct summary){.device = -1, .ooms = -1, .retries = -1, .line = line};
+#define X(field, title) t->field = row_unknown;
+    SUMMARY_ROWS(X)
+#undef X
+}
+
 static void begin(struct summary_reader *r, int64_t number)
 {
     *r = (struct summary_reader){.open = true};
-    r->table = (struct summary){.device = -1, .ooms = -1, .retries = -1, .line = number};
-#define X(field, title) r->table.field = row_unknown;
-    SUMMARY_ROWS(X)
-#undef X
+    summary_unknown(&r->table, number);
+}
+
+/* The number behind a key, over quotes, commas, colons and tabs. */
+static bool value_of(const char *line, const char *key, int64_t *out)
+{
+    const char *at = strstr(line, key);
+    if (!at)
+        return false;
+    at += strlen(key);
+    at += strspn(at, " \t:,='\")");
+    if (!isdigit((unsigned char)*at))
+        return false;
+    *out = strtoll(at, NULL, 10);
+    return *out >= 0 && *out < (int64_t)1 << 56;
+}
+
+bool summary_stats_line(struct summary *t, const char *line)
+{
+    const struct {
+        const char *key;
+        struct amount *to;
+    } rows[] = {
+        {"allocated_bytes.all.current", &t->allocated.current},
+        {"allocated_bytes.all.peak", &t->allocated.peak},
+        {"reserved_bytes.all.current", &t->reserved.current},
+        {"reserved_bytes.all.peak", &t->reserved.peak},
+        {"active_bytes.all.current", &t->active.current},
+        {"inactive_split_bytes.all.current", &t->inactive_split.current}};
+    int64_t x;
+    int before = t->rows;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (value_of(line, rows[i].key, &x)) {
+            *rows[i].to = amount_exact(x);
+            t->rows++;
+        }
+    if (value_of(line, "num_ooms", &x))
+        t->ooms = x;
+    if (value_of(line, "num_alloc_retries", &x))
+        t->retries = x;
+    return t->rows > before;
 }
 
 /* "  4.6 GiB": integers in all versions; K and M of counts are thousands. */

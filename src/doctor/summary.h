@@ -42,6 +42,10 @@ struct summary_reader {
     bool open;
     struct summary table;
 };
+/* Reads the keys of a printed torch.cuda.memory_stats() in a line into `t`, which starts as
+ * summary_unknown gives it; true where there were some. */
+bool summary_stats_line(struct summary *t, const char *line);
+void summary_unknown(struct summary *t, int64_t line);
 /* Returns true where the line belongs to a table; *done is set with the line that ends one, and the
  * table may be taken. */
 bool summary_line(struct summary_reader *r, const char *line, int64_t number, bool *done);

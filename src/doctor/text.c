@@ -55,6 +55,7 @@ struct text_reader {
     int n_sources;
     struct source *last; /* of the line before */
     struct smi_reader smi;
+    struct summary stats; /* of memory_stats() printed key by key */
     bool after_return;
 };
 
@@ -86,6 +87,7 @@ struct text_reader *text_reader_new(void)
     r->finder = all_words();
     str_init(&r->line);
     smi_begin(&r->smi, &r->facts.smi);
+    summary_unknown(&r->stats, 0);
     return r;
 }
 
@@ -419,6 +421,8 @@ static void take_line(struct text_reader *r, const char *line)
     }
     if (mask)
         note_words(r, s, mask);
+    if (mask >> WORD_STATS & 1 && summary_stats_line(&r->stats, rest) && !r->stats.line)
+        r->stats.line = f->lines;
     if (mask >> WORD_CONF & 1)
         note_conf(f, rest);
     if (mask >> WORD_CODE & 1 && !traced) {
@@ -493,6 +497,9 @@ const struct text_facts *text_reader_end(struct text_reader *r)
         if (s->summary.open && s->summary.table.rows > 0 && r->facts.summaries.n < TEXT_SUMMARIES)
             vec_push(&r->facts.summaries, s->summary.table);
     }
+    if (r->stats.rows > 0 && r->facts.summaries.n < TEXT_SUMMARIES)
+        vec_push(&r->facts.summaries, r->stats);
+    r->stats.rows = 0;
     drop_weak(&r->facts);
     return &r->facts;
 }

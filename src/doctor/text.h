@@ -50,6 +50,7 @@ enum word {
     WORD_PINNING,
     WORD_KILLED,
     WORD_SMI,
+    WORD_STATS,
     WORD_TURING,
     WORD_FIGURE,
     WORD_CONF,
