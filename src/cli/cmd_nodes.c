@@ -1,6 +1,8 @@
 /* cmd_nodes.c - `snug nodes`: the table of node types. */
+#include "base/mem.h"
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "mem/device.h"
 
 static enum status find(const char *name, const struct node_type **t, struct err *e)
 {
@@ -14,6 +16,20 @@ static enum status find(const char *name, const struct node_type **t, struct err
     else
         err_hint(e, "`snug nodes` lists them all");
     return ST_NOT_FOUND;
+}
+
+/* D1: what a parameter `device` offers on this machine; null where cards cannot be told. */
+static json_t *device_menu(void)
+{
+    struct devices *devices = mem_alloc(sizeof *devices);
+    struct err ignored = {0};
+    json_t *menu = json_null();
+    if (devices_open(devices, &ignored) == ST_OK) {
+        menu = devices_menu(devices, false);
+        devices_close(devices);
+    }
+    mem_free(devices);
+    return menu;
 }
 
 int cmd_nodes(const struct args *a)
@@ -36,6 +52,8 @@ int cmd_nodes(const struct args *a)
         rc = answer_text(out.data);
         json_decref(d);
     } else {
+        if (st == ST_OK)
+            json_put(d, "device_menu", device_menu());
         rc = answer_end(a->json, st, &e, d);
     }
     str_release(&out);

@@ -64,7 +64,8 @@ const char *graph_path(const struct graph *g); /* as given; the name under graph
 const char *graph_name(const struct graph *g); /* "Untitled" when it has none */
 /* settings.device ("cpu", "auto", "cuda:1", ...) or NULL; settings.seed. */
 const char *graph_setting_device(const struct graph *g);
-/* cpu, auto, cuda, cuda:N, mps, mps:N; also what asks for a card without naming one ("cuda:abc"),
+/* cpu, auto, cuda, cuda:N, mps, mps:N; also what asks for a card without naming one ("cuda:abc",
+ * "${CUDA_INDEX}"),
  * which falls back where it runs (mem/device.h). */
 bool graph_device_is_known(const char *name);
 bool graph_setting_seed(const struct graph *g, int64_t *seed);

@@ -148,7 +148,8 @@ enum param_option node_param_option(const struct node_param *p, const char *valu
             return later ? PARAM_OPTION_LATER : PARAM_OPTION_OK;
         o += n + (o[n] == '|');
     }
-    if ((p->flags & PARAM_FLAG_DEVICE) && (str_starts(value, "cuda:") || str_starts(value, "mps:")))
+    if ((p->flags & PARAM_FLAG_DEVICE) &&
+        (str_starts(value, "cuda:") || str_starts(value, "${CUDA") || str_starts(value, "mps:")))
         return PARAM_OPTION_OK;
     return PARAM_OPTION_UNKNOWN;
 }

@@ -169,8 +169,8 @@ static void check_nodes_edges(struct faults *f, const json_t *document)
 
 bool graph_device_is_known(const char *d)
 {
-    return str_eq(d, "cpu") || str_eq(d, "auto") || str_starts(d, "cuda") || str_eq(d, "mps") ||
-           str_starts(d, "mps:");
+    return str_eq(d, "cpu") || str_eq(d, "auto") || str_starts(d, "cuda") ||
+           str_starts(d, "${CUDA") || str_eq(d, "mps") || str_starts(d, "mps:");
 }
 
 static void check_settings(struct faults *f, const json_t *settings)

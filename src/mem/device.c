@@ -151,7 +151,7 @@ static enum status list_sim(struct devices *d, bool *described, struct err *e)
     char *text, dir[900];
     int n = 0;
     TRY(config_text("SNUG_SIM_CARDS", "sim_cards", &text, e));
-    *described = text && text[strspn(text, " \t\n")];
+    *described = text && text[strspn(text, " \t\r\n")];
     if (!*described) {
         mem_free(text);
         return ST_OK;

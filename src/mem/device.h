@@ -86,8 +86,9 @@ enum device_ask {
     ASK_CPU,
     ASK_CUDA, /* the current card */
     ASK_CUDA_INDEX,
-    ASK_CUDA_BROKEN, /* asks for a card, but addresses none: "cuda:", "cuda:abc", "cuda:0:1" */
-    ASK_MPS,         /* "mps", "mps:0", "mps:abc" */
+    /* Asks for a card, but addresses none: "cuda:", "cuda:abc", "cuda:0:1", "${CUDA_INDEX}". */
+    ASK_CUDA_BROKEN,
+    ASK_MPS, /* "mps", "mps:0", "mps:abc" */
     ASK_UNKNOWN
 };
 enum device_ask device_parse(const char *text, int *index); /* index of ASK_CUDA_INDEX */

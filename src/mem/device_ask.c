@@ -33,8 +33,10 @@ enum device_ask device_parse(const char *text, int *index)
         return ASK_MPS;
     if (str_starts(text, "cuda:") && read_index(text + 5, index))
         return ASK_CUDA_INDEX;
-    /* The prefix still asks for a card; only the number is wrong. */
-    return str_starts(text, "cuda") ? ASK_CUDA_BROKEN : ASK_UNKNOWN;
+    /* The prefix still asks for a card; only the number is wrong. So does the name of a variable
+     * that nobody put a value for. */
+    bool card = str_starts(text, "cuda") || str_starts(text, "${CUDA");
+    return card ? ASK_CUDA_BROKEN : ASK_UNKNOWN;
 }
 
 /* ---- the fallback rule ---- */

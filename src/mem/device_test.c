@@ -36,6 +36,8 @@ TEST(strings, "D2: what each device string asks for")
         {"cuda:", ASK_CUDA_BROKEN, 0},
         {"cuda:abc", ASK_CUDA_BROKEN, 0},
         {"cuda:${CUDA_INDEX}", ASK_CUDA_BROKEN, 0},
+        {"${CUDA_INDEX}", ASK_CUDA_BROKEN, 0},
+        {"${DEVICE}", ASK_UNKNOWN, 0},
         {"cuda:0:1", ASK_CUDA_BROKEN, 0},
         {"cuda: 0", ASK_CUDA_BROKEN, 0},
         {"cuda:-1", ASK_CUDA_BROKEN, 0},

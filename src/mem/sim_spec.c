@@ -1,6 +1,7 @@
 /* sim_spec.c - reads the description of simulated cards. */
 #include "mem/sim.h"
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
 
@@ -14,7 +15,7 @@ struct reading {
     const char *what;
     struct sim_spec *s;
     int card; /* from 1 */
-    bool has_context;
+    bool has_context, has_others;
     struct err *e;
 };
 
@@ -30,9 +31,13 @@ fault(const struct reading *r, const char *field, const char *text, const char *
     return ST_INVALID;
 }
 
-/* Printable, and nothing that would end a label or a line. */
+/* Printable UTF-8, and nothing that would end a label or a line. */
 static bool good_name(const char *s)
 {
+    json_t *text = json_string(s); /* NULL where it is not UTF-8 */
+    if (!text)
+        return false;
+    json_decref(text);
     for (const char *p = s; *p; p++)
         if ((unsigned char)*p < 32 || *p == 127)
             return false;
@@ -74,18 +79,24 @@ static enum status read_capability(const struct reading *r, const char *text)
 
 static enum status read_option(struct reading *r, const char *text)
 {
-    if (str_starts(text, "uuid=")) {
+    bool uuid = str_starts(text, "uuid="), context = str_starts(text, "context="),
+         others = str_starts(text, "others=");
+    if ((uuid && r->s->uuid[0]) || (context && r->has_context) || (others && r->has_others))
+        return fault(r, "field", text, "is given a second time");
+    if (uuid) {
         if (!good_uuid(text + 5))
             return fault(r, "uuid", text + 5, "is not of letters, digits, \"-\", \"_\" and \".\"");
         memcpy(r->s->uuid, text + 5, strlen(text + 5) + 1);
         return ST_OK;
     }
-    if (str_starts(text, "context=")) {
+    if (context) {
         r->has_context = true;
         return read_size(r, "context", text + 8, 0, &r->s->context_bytes);
     }
-    if (str_starts(text, "others="))
+    if (others) {
+        r->has_others = true;
         return read_size(r, "others", text + 7, 0, &r->s->others_bytes);
+    }
     return fault(r, "field", text, "is not uuid=, context= or others=");
 }
 
@@ -139,8 +150,8 @@ static enum status read_card(struct reading *r, char *text)
         rest = strchr(p, ':');
         if (rest)
             *rest++ = 0;
-        part[n] = p + strspn(p, " \t");
-        for (size_t k = strlen(part[n]); k && strchr(" \t", part[n][k - 1]); k--)
+        part[n] = p + strspn(p, " \t\r\n");
+        for (size_t k = strlen(part[n]); k && strchr(" \t\r\n", part[n][k - 1]); k--)
             part[n][k - 1] = 0;
     }
     if (!good_name(part[0]))
@@ -171,7 +182,7 @@ enum status sim_specs_parse(
     char *copy = mem_strdup(text), *rest = copy;
     enum status st = ST_OK;
     *n = 0;
-    if (!text[strspn(text, " \t\n")])
+    if (!text[strspn(text, " \t\r\n")])
         rest = NULL;
     for (char *p; st == ST_OK && (p = rest);) {
         rest = strchr(p, ',');

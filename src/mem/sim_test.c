@@ -44,7 +44,9 @@ TEST(description, "D1: cards as SNUG_SIM_CARDS gives them")
     CHECK_STR(s[0].uuid, uuid); /* the same text, the same card */
     CHECK_OK(sim_specs_parse("small:1GiB:sm80", "text", s, &n, &e), &e);
     CHECK_EQ(s[0].context_bytes, 256 * MIB);
-    CHECK_OK(sim_specs_parse(" ", "text", s, &n, &e), &e);
+    CHECK_OK(sim_specs_parse("\nA:1GiB:sm80,\n B:1GiB:sm80\r\n", "text", s, &n, &e), &e);
+    CHECK(n == 2 && strcmp(s[0].name, "A") == 0 && strcmp(s[1].name, "B") == 0);
+    CHECK_OK(sim_specs_parse(" \r\n", "text", s, &n, &e), &e);
     CHECK_EQ(n, 0);
 }
 
@@ -71,6 +73,10 @@ TEST(malformed, "D1: a malformed description names card and field")
         {"A:1GiB:sm80:uuid=", "card 1 (A): uuid \"\""},
         {"A:1GiB:sm80:uuid=u,B:1GiB:sm80:uuid=u", "card 2 (B): uuid \"u\" is another card's"},
         {"A:1GiB:sm80:::::::::::::::", "card 1 (A): field"},
+        {"A\xff:1GiB:sm80", "card 1: name"},
+        {"A:1GiB:sm80:uuid=u:uuid=v", "card 1 (A): field \"uuid=v\" is given a second time"},
+        {"A:1GiB:sm80:context=1:context=1", "\"context=1\" is given a second time"},
+        {"A:1GiB:sm80:others=0:others=0", "\"others=0\" is given a second time"},
     };
     static struct sim_spec s[SIM_CARDS_MAX];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -198,6 +198,23 @@ def test_dynamic_runs_out_at_the_operator(snug):
                      env=cards("A:1GiB:sm80:context=0")).rc == 0
 
 
+# ids: D1 D2
+def test_devices_of_node_parameters(snug):
+    """`snug nodes` says what `device` offers here, without memory; a variable that nobody filled in still asks for a card."""
+    menu = snug.json("nodes", "TrainingLoop", env=cards(TWO)).doc["device_menu"]
+    assert [m["label"] for m in menu] == ["CPU", "NVIDIA CUDA", "NVIDIA CUDA #0 · cuda:0 · RTX 4090",
+                                          "NVIDIA CUDA #1 · cuda:1 · RTX 3060"], menu
+    assert [m["value"] for m in snug.json("nodes", env=cards("A:1GiB:sm80")).doc["device_menu"]] == ["cpu", "cuda"]
+    assert [m["value"] for m in snug.json("nodes", env=cards("")).doc["device_menu"]] == ["cpu"]
+    assert snug.json("nodes", env=cards("A")).doc["device_menu"] is None
+    need_fashion()
+    g = small(train__device="${CUDA_INDEX}")
+    doc = snug.json("plan", snug.write("g.json", g), env=cards(TWO)).doc
+    said = [w["message"] for w in doc["warnings"] if w["kind"] == "device_fallback"]
+    assert len(said) == 1 and all(x in said[0] for x in ("train", "tiny", "'device'", "${CUDA_INDEX}", "2 CUDA cards")), said
+    assert [d["id"] for d in doc["devices"]] == ["cuda:0"], doc["devices"]
+
+
 # ids: O4
 def test_plan_names_the_card(snug):
     need_fashion()
