@@ -313,6 +313,7 @@ static void drop_outputs(struct exec *x, int except)
 
 void exec_trim(struct exec *x)
 {
+    exec_offload_trim(x);
     give_pages_from(x, x->plan.persistent_bytes);
     if (!x->pool)
         return;

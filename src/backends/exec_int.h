@@ -130,6 +130,7 @@ void exec_offload_make(struct exec *x, struct exec_program *program);
 void exec_offload_release(struct exec_program *program);
 enum status exec_offload_plan(struct exec *x, struct err *e) NODISCARD;
 enum status exec_offload_map(struct exec *x, struct err *e) NODISCARD;
+void exec_offload_trim(struct exec *x);
 void exec_offload_unmap(struct exec *x);
 /* Around operator i: issues and waits. begin with i = 0 starts a run; drain ends it, also early. */
 void exec_offload_begin(struct exec *x, struct exec_program *program, int i);

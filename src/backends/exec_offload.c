@@ -25,7 +25,14 @@
 #include "backends/exec_int.h"
 
 #include <stdlib.h>
-#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+    WINDOW = 4,            /* operators that the copy of an activation runs beside */
+    GAP_LEAST = 4,         /* operators that must be left between its two copies */
+    LEAST_BYTES = 64 << 10 /* of an activation: less is not worth a copy */
+};
 
 /* ---- which storage ---- */
 
@@ -79,6 +86,118 @@ static int storage_add(struct exec_storages *s, struct mem_plan_buffer b, int no
     s->node[s->n] = node;
     s->category[s->n] = b.tag;
     return (int)s->n++;
+}
+
+static int kernels_between(const struct exec_program *program, int from, int to)
+{
+    int n = 0;
+    for (int i = from + 1; i < to; i++)
+        n += program->calls[i].kernel != NULL;
+    return n;
+}
+
+/* By storage: the last operator of the forward pass that touches it, and the first one after. */
+struct touches {
+    int *last, *first; /* IR_NONE: none */
+    bool *stays;       /* what the host writes or reads, logits, workspaces */
+};
+
+static int backward_start(const struct ir_program *p)
+{
+    int i = 0;
+    while (i < (int)p->ops.n && p->ops.data[i].phase < PHASE_BACKWARD)
+        i++;
+    return i;
+}
+
+static void touch(struct touches *t, const struct exec_storages *s, int v, int op, bool backward)
+{
+    int k = v == IR_NONE ? IR_NONE : s->of_value[v];
+    if (k == IR_NONE)
+        return;
+    if (!backward)
+        t->last[k] = op;
+    else if (t->first[k] == IR_NONE)
+        t->first[k] = op;
+}
+
+static void touches_find(const struct exec_program *program, int backward, struct touches *t)
+{
+    const struct ir_program *p = program->ir;
+    const struct exec_storages *s = &program->storages;
+    for (size_t k = 0; k < s->n; k++) {
+        t->last[k] = t->first[k] = IR_NONE;
+        t->stays[k] = s->category[k] != CATEGORY_ACTIVATIONS;
+    }
+    for (int v = 0; v < (int)p->values.n; v++)
+        if (s->of_value[v] != IR_NONE && ir_value_at(p, v)->kind == VALUE_INPUT)
+            t->stays[s->of_value[v]] = true;
+    for (size_t i = 0; i < p->outputs.n; i++)
+        if (s->of_value[p->outputs.data[i]] != IR_NONE)
+            t->stays[s->of_value[p->outputs.data[i]]] = true;
+    for (int i = 0; i < (int)p->ops.n; i++) {
+        const struct ir_op *op = &p->ops.data[i];
+        if (!program->calls[i].kernel) /* a view touches nothing */
+            continue;
+        for (int k = 0; k < op->n_in; k++)
+            touch(t, s, op->in[k], i, i >= backward);
+        for (int k = 0; k < op->n_out; k++)
+            touch(t, s, op->out[k], i, i >= backward);
+    }
+}
+
+/* Storage k leaves the device after operator `last` and comes back for `first`. False where the
+ * time between is too short. */
+static bool activation_add(struct exec_program *program, int k, int last, int first)
+{
+    struct exec_storages *s = &program->storages;
+    struct exec_transfers *t = &program->transfers;
+    struct exec_transfer made = {
+        .var = IR_NONE,
+        .host = (int)t->host.n,
+        .op = IR_NONE,
+        .bytes = s->buffers[k].size_bytes - EXEC_RED_ZONE,
+        .out_at = last,
+        .out_done = kernels_away(program, last, WINDOW),
+        .in_at = kernels_away(program, first, -WINDOW),
+        .in_use = first,
+        .out_storage = k};
+    if (kernels_between(program, made.out_done, made.in_at) < GAP_LEAST)
+        return false;
+    struct mem_plan_buffer again = s->buffers[k];
+    again.first = made.in_at;
+    s->buffers[k].last = made.out_done;
+    made.in_storage = s->again[k] = storage_add(s, again, s->node[k]);
+    s->again_from[k] = made.in_at;
+    vec_push(&t->list, made);
+    vec_push(
+        &t->host,
+        ((struct mem_plan_buffer){
+            .size_bytes = made.bytes, .first = last, .last = first, .tag = CATEGORY_ACTIVATIONS}));
+    return true;
+}
+
+/* Recomputed values are made in the backward pass, so nothing of them waits. */
+static void activations_make(struct exec_program *program)
+{
+    struct exec_storages *s = &program->storages;
+    size_t n = s->n;
+    int backward = backward_start(program->ir);
+    struct touches t = {
+        mem_alloc((n + 1) * sizeof *t.last), mem_alloc((n + 1) * sizeof *t.first),
+        mem_alloc(n + 1)};
+    s->again = mem_alloc((n + 1) * sizeof *s->again);
+    s->again_from = mem_alloc((n + 1) * sizeof *s->again_from);
+    touches_find(program, backward, &t);
+    for (size_t k = 0; k < n; k++) {
+        s->again[k] = IR_NONE;
+        if (!t.stays[k] && t.last[k] != IR_NONE && t.first[k] != IR_NONE &&
+            s->buffers[k].size_bytes >= LEAST_BYTES + EXEC_RED_ZONE)
+            (void)activation_add(program, (int)k, t.last[k], t.first[k]);
+    }
+    mem_free(t.last);
+    mem_free(t.first);
+    mem_free(t.stays);
 }
 
 /* One variable that operator `op` uses: there before it, and back after it where it changes. */
@@ -174,6 +293,8 @@ static void events_make(struct exec_transfers *t)
 
 void exec_offload_make(struct exec *x, struct exec_program *program)
 {
+    if (x->options.offload_activations)
+        activations_make(program);
     if (x->options.state_on_host && !x->options.lender)
         states_make(x, program);
     events_make(&program->transfers);
@@ -235,6 +356,17 @@ enum status exec_offload_map(struct exec *x, struct err *e)
         if (exec_var_on_host(x, (int)i))
             x->var_data[i] = x->host + x->host_plan.persistent_offset_bytes[i];
     return copy_engine_new(&x->copies, e);
+}
+
+/* The activations' part goes back to the system; the next run takes it again. */
+void exec_offload_trim(struct exec *x)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = (uintptr_t)x->host + (uintptr_t)x->host_plan.persistent_bytes;
+    uintptr_t to = ((uintptr_t)x->host + (uintptr_t)x->host_plan.peak_bytes) / page * page;
+    from = (from + page - 1) / page * page;
+    if (x->host && to > from)
+        (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
 void exec_offload_unmap(struct exec *x)

@@ -301,7 +301,7 @@ enum status fit_levers_find(struct fit *f, const struct graph *g, struct err *e)
             .group = (enum fit_group)r->numbers};
         if (i == ROW_CHECKPOINT_AUTO)
             continue; /* it answers to the budget of a run, not of a plan */
-        if (i == ROW_STATE_HOST && !f->on_card)
+        if ((i == ROW_STATE_HOST || i == ROW_OFFLOAD_ACTIVATIONS) && !f->on_card)
             continue; /* without a card all lies on the host already */
         if (i == ROW_SMALLER_BATCH || (i == ROW_MICRO_BATCH && (!statistics || f->oom)))
             add_batches(f, g, i == ROW_MICRO_BATCH, &l);

@@ -146,12 +146,14 @@ struct levers run_levers(struct run *r, const struct graph_node *n)
         .optimizer_state = (enum optimizer_state)option_of(n, "optimizer_state", states),
         .parameter_dtype = types[option_of(n, "parameter_dtype", dtypes)],
         .master_weights = (enum master_weights)option_of(n, "master_weights", masters),
+        .offload_activations = graph_param_bool(n, "offload_activations"),
         .budget_bytes = run_place_of(r, n)->room_bytes};
     if (r->what_if.lever_off)
         lever_switch_off(&l, (enum lever_field)(r->what_if.lever_off - 1));
     if (run_place_of(r, n)->device->kind == DEVICE_CPU) { /* there is no other place */
         if (l.optimizer_state == OPTIM_STATE_HOST)
             l.optimizer_state = OPTIM_STATE_F32;
+        l.offload_activations = false;
     }
     return l;
 }
@@ -174,6 +176,18 @@ static void warn_idle_offload(struct run *r, const struct graph_node *n, const s
         else if (exec_report(x)->host_state_bytes == 0)
             warn_once(r, n, "optimizer_state host has no effect: this optimizer keeps no state");
     }
+    if (graph_param_bool(n, "offload_activations")) {
+        if (!x)
+            warn_once(
+                r, n,
+                "offload_activations has no effect on the CPU: they lie in the host's memory "
+                "already");
+        else if (exec_report(x)->host_activation_bytes == 0)
+            warn_once(
+                r, n,
+                "offload_activations has no effect: no activation of 64 KiB or more waits long "
+                "enough for the backward pass");
+    }
 }
 
 /* What the loop keeps on the host beside data sets and loaders. */
@@ -181,6 +195,7 @@ static void account_host(struct run *r, const struct graph_node *n, const struct
 {
     const struct exec_report *report = exec_report(x);
     run_host_row(r, n->id, "optimizer state", report->host_state_bytes);
+    run_host_row(r, n->id, "activations", report->host_activation_bytes);
     if (report->transfer_bytes > r->bill.transfer_bytes)
         r->bill.transfer_bytes = report->transfer_bytes;
 }

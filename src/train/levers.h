@@ -21,6 +21,7 @@ struct levers {
     int64_t loss_chunk_tokens; /* 0: the logits exist whole */
     bool update_in_backward;
     enum optimizer_state optimizer_state;
+    bool offload_activations;
     enum dtype parameter_dtype; /* DT_F32, DT_BF16, DT_F16 */
     enum master_weights master_weights;
     int64_t budget_bytes; /* what checkpointing "auto" has to meet; 0: none is known */

@@ -138,7 +138,8 @@ enum status train_new(
         .budget_bytes = c->budget_bytes,
         .workspace_limit_bytes = c->workspace_limit_bytes,
         .source = c->source,
-        .state_on_host = c->levers.optimizer_state == OPTIM_STATE_HOST};
+        .state_on_host = c->levers.optimizer_state == OPTIM_STATE_HOST,
+        .offload_activations = c->levers.offload_activations};
     enum status st = optim_form(&c->levers, c->precision, &t->optim.attr, e);
     if (st == ST_OK)
         st = step_choose(parts->vars, &t->steps_config, &o, e);
