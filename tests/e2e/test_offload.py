@@ -8,11 +8,12 @@ from test_levers import LOOP, SMALL, Trainer
 
 CARD = "Card:2GiB:sm89:context=10MiB"
 STATE = LOOP + "optimizer_state=host"
+ACTIVATIONS = LOOP + "offload_activations=true"
 
 
-def trainer_on_card(snug, **more):
+def trainer_on_card(snug, model=SMALL, batch=4, **more):
     snug.env["SNUG_SIM_CARDS"] = CARD
-    return Trainer(snug, SMALL, 32, 4, **more)
+    return Trainer(snug, model, 32, batch, **more)
 
 
 def check_memory(doc):
@@ -53,6 +54,52 @@ def test_state_on_host(snug):
 
 
 # ids: L4
+def test_activations_on_host(snug):
+    """A language model's activations wait beside the card: the same bits, less than half of them at the peak."""
+    trainer = trainer_on_card(snug, dict(SMALL, n_layers=6), 16)
+    before, after = plan(snug, trainer), plan(snug, trainer, ACTIVATIONS)
+    assert after["by_category"]["activations"] < before["by_category"]["activations"] / 4, after["by_category"]
+    assert after["savings"]["offload_activations"] == before["peak_bytes"] - after["peak_bytes"]
+    rows = {r["what"]: r["bytes"] for r in after["host"] if r["node"] == "train"}
+    assert rows == {"activations": after["offload_bytes_planned"]}, after["host"]
+    assert after["transfer_bytes"] >= 2 * (before["peak_bytes"] - after["peak_bytes"]) * 0.9, after["transfer_bytes"]
+    rest = plan(snug, trainer, ACTIVATIONS, LOOP + "checkpointing=blocks")
+    assert rest["offload_bytes_planned"] < after["offload_bytes_planned"] / 2, "what is computed again does not wait"
+    for sets in ([], [LOOP + "accumulate_steps=2", LOOP + "grad_clip_norm=0.5"], [LOOP + "update_in_backward=true", STATE],
+                 [LOOP + "checkpointing=blocks"], [LOOP + "checkpointing=selective", LOOP + "precision=bf16"],
+                 [LOOP + "loss_chunk_tokens=24", LOOP + "precision=fp16"], [LOOP + "parameter_dtype=bfloat16", STATE]):
+        plain = trainer([s for s in sets if s != STATE], "--device", "cuda:0")
+        doc, weights = trainer(sets + [ACTIVATIONS], "--device", "cuda:0")
+        check_memory(doc)
+        assert weights == plain[1], "%s: other weights" % sets
+        assert doc["peak_bytes_planned"] < plain[0]["peak_bytes_planned"], sets
+        doc, weights = trainer(sets + [ACTIVATIONS], "--device", "cuda:0", "--memory", "dynamic")
+        assert weights == plain[1] and doc["offload_bytes_measured"] == doc["offload_bytes_planned"], sets
+
+
+# ids: L4
+def test_activations_of_pictures_on_host(snug):
+    """Blocked layouts, statistics of batches, dropout, a short last batch and validation between; both levers."""
+    need_fashion()
+    snug.env["SNUG_SIM_CARDS"] = CARD
+    block = [("BatchNorm2d", {"num_features": 16}), ("ReLU", {}),
+             ("Conv2d", {"in_channels": 16, "out_channels": 16, "kernel_size": 3, "padding": 1})]
+    rows = [("Conv2d", {"in_channels": 1, "out_channels": 16, "kernel_size": 3, "padding": 1})] + 3 * block
+    rows += [("MaxPool2d", {"kernel_size": 4}), ("Dropout", {"p": 0.1}), ("Flatten", {}),
+             ("Linear", {"in_features": 784, "out_features": 10})]
+    results = []
+    for levers in ({}, {"train__offload_activations": True, "train__optimizer_state": "host"}):
+        graph = training_graph(layers(*rows), validate=True, train__max_steps=5, train__val_every_steps=2,
+                               loader__batch_size=48, **levers)
+        saved(graph)
+        results.append(run(snug, graph))
+    (plain, weights), (doc, offloaded) = results
+    assert weights == offloaded and doc["metrics"]["val_losses"] == plain["metrics"]["val_losses"]
+    check_memory(doc)
+    assert doc["peak_bytes_planned"] < plain["peak_bytes_planned"] * 0.85, (doc["peak_bytes_planned"], plain["peak_bytes_planned"])
+
+
+# ids: L4
 def test_state_on_host_resumes(snug):
     """A checkpoint holds the state where it lies; a run resumes from one of either kind, bit by bit."""
     trainer = trainer_on_card(snug, updates=4)
@@ -82,6 +129,10 @@ def test_offload_without_effect(snug):
         "optimizer_state host has no effect on the CPU: the state lies in the host's memory already"]
     assert warnings("--device", "cuda:0", sets=(STATE, "Optimizer.type=SGD")) == [
         "optimizer_state host has no effect: this optimizer keeps no state"]
+    assert warnings(sets=(ACTIVATIONS,)) == [
+        "offload_activations has no effect on the CPU: they lie in the host's memory already"]
+    assert warnings("--device", "cuda:0", sets=(ACTIVATIONS, "DataLoader.batch_size=1")) == [
+        "offload_activations has no effect: no activation of 64 KiB or more waits long enough for the backward pass"]
     budget = plan(snug, trainer, STATE)["peak_bytes"]
     found = snug.json("fit", trainer.graph(None), "--budget", budget, "--device", "cuda:0").doc
     ways = {tuple(w["set"]): w for w in found["groups"][0]["ways"]}
@@ -92,16 +143,27 @@ def test_offload_without_effect(snug):
     assert "extra transfer" in snug("fit", trainer.graph(None), "--budget", budget, "--device", "cuda:0").out
 
 
+def saved(graph):
+    graph["nodes"].append({"id": "save", "type": "ModelSaver", "position": {"x": 0, "y": 0}, "data": {"params": {"path": "after.pt"}}})
+    graph["edges"].append({"id": "s", "source": "train", "sourceHandle": "model", "target": "save", "targetHandle": "model"})
+    return graph
+
+
+def run(snug, graph, **more):
+    """The document, and the weights as saved."""
+    done = snug.json("run", snug.write("g.json", graph), "--device", "cuda:0", timeout=1800, **more)
+    assert done.rc == 0, done
+    with open(os.path.join(snug.home, "models", "after.pt"), "rb") as file:
+        return done.doc, file.read()
+
+
 def one_large_ten_tiny(sets):
     """One parameter of 2^20 elements (2^26 with SNUG_SOAK), ten of 3."""
     width = (1 << 26 if os.environ.get("SNUG_SOAK") else 1 << 20) // 784 + 1
     rows = [("Flatten", {}), ("Linear", {"in_features": 784, "out_features": width, "bias": False}), ("ReLU", {}),
             ("Linear", {"in_features": width, "out_features": 3, "bias": False})]
     rows += [("LayerNorm", {"normalized_shape": 3})] * 5 + [("Linear", {"in_features": 3, "out_features": 10})]
-    graph = training_graph(layers(*rows), train__max_steps=20, optimizer__type="AdamW", **sets)
-    graph["nodes"].append({"id": "save", "type": "ModelSaver", "position": {"x": 0, "y": 0}, "data": {"params": {"path": "after.pt"}}})
-    graph["edges"].append({"id": "s", "source": "train", "sourceHandle": "model", "target": "save", "targetHandle": "model"})
-    return graph
+    return saved(training_graph(layers(*rows), train__max_steps=20, optimizer__type="AdamW", **sets))
 
 
 # ids: case-T73
@@ -110,10 +172,14 @@ def test_copies_are_waited_for(snug):
     need_fashion()
     delay = {"SNUG_TEST_COPY_DELAY_MS": "50" if os.environ.get("SNUG_SOAK") else "3"}
     snug.env["SNUG_SIM_CARDS"] = "Card:16GiB:sm89"
-    losses = []
-    for sets, env in (({}, {}), ({"train__optimizer_state": "host"}, delay), ({"train__optimizer_state": "host"}, {})):
-        done = snug.json("run", snug.write("g.json", one_large_ten_tiny(sets)), "--device", "cuda:0", env=env, timeout=1800)
-        assert done.rc == 0, done
-        with open(os.path.join(snug.home, "models", "after.pt"), "rb") as file:
-            losses.append((done.doc["metrics"]["final_train_loss"], file.read()))
-    assert losses[0] == losses[1] == losses[2]
+    host = {"train__optimizer_state": "host", "train__offload_activations": True}
+    results = []
+    for sets, env in (({}, {}), (host, delay), (host, {})):
+        doc, weights = run(snug, one_large_ten_tiny(sets), env=env)
+        results.append((doc["metrics"]["losses"], weights))
+    assert results[0] == results[1] == results[2]
+    trainer = trainer_on_card(snug, dict(SMALL, n_layers=4), 16)
+    plain = trainer([], "--device", "cuda:0")
+    snug.env.update(SNUG_TEST_COPY_DELAY_MS="1")
+    doc, weights = trainer([STATE, ACTIVATIONS], "--device", "cuda:0")
+    assert weights == plain[1] and doc["metrics"]["losses"] == plain[0]["metrics"]["losses"]
