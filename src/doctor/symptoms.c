@@ -238,12 +238,22 @@ static bool not_finite(const struct text_facts *f, enum series_kind kind, json_t
     return false;
 }
 
+/* A scaler halves and doubles: other things that are called scale do not. */
+static bool is_scaler(const struct series *s)
+{
+    int exponent;
+    bool powers = s->n >= 2 && s->most <= 4294967296.0;
+    for (int i = 0; i < s->kept; i++)
+        powers = powers && s->points[i] > 0 && fabs(frexp(s->points[i], &exponent) - 0.5) < 1e-9;
+    return powers;
+}
+
 static bool falling_scale(const struct text_facts *f, json_t *list)
 {
     char text[256];
     for (size_t i = 0; i < f->series.all.n; i++) {
         const struct series *s = f->series.all.data[i];
-        if (s->kind != SERIES_SCALE || !fell(s->most, s->last))
+        if (s->kind != SERIES_SCALE || !fell(s->most, s->last) || !is_scaler(s))
             continue;
         (void)snprintf(
             text, sizeof text, "the scale fell from %g to %g%s", s->most, s->last,
