@@ -121,9 +121,10 @@ add_planned(struct advice *a, const struct change *c, const struct fit_plan *p, 
     bool statistics = strcmp(c->id, "MICRO_BATCH") == 0 && a->statistics;
     enum fit_group group = statistics ? FIT_OTHER : l->group;
     str_printf(
-        &a->text, " (%s): peak %s, %s; %s%s", words.data,
-        bytes_text(p->peak_bytes, peak, sizeof peak), verdict(a, p->fits), numbers_text[group],
-        statistics ? ": batch statistics see the smaller batch" : "");
+        &a->text, " (%s): peak %s, %s; %s", words.data,
+        bytes_text(p->peak_bytes, peak, sizeof peak), verdict(a, p->fits),
+        statistics ? "the numbers change: batch statistics see the smaller batch"
+                   : numbers_text[group]);
     json_put_str(row, "lever", c->id);
     json_put_str(row, "settings", words.data);
     json_put(row, "set", inserts ? json_null() : set);

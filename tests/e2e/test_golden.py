@@ -38,10 +38,10 @@ def test_budget_advice_gives_peaks(snug):
     result = snug.json("plan", snug.example("fashion-cnn"), "--memory-gib", "0.03")
     assert result.rc == 3, result
     detail = result.doc["error"]["detail"]
-    assert "1. batch_size on the DataLoader halved (64): peak 2" in detail, detail
-    assert "bf16" in detail and "the numbers change" in detail, detail
+    assert "  - reduce batch_size on the DataLoader node (train-loader.batch_size=64): peak 2" in detail, detail
+    assert "precision to bf16" in detail and "the numbers change" in detail, detail
     low = snug.json("plan", snug.example("fashion-cnn"), "--memory-gib", "0.02", "--set", "TrainingLoop.precision=bf16")
-    assert "precision bf16 on the" not in low.doc["error"]["detail"], low
+    assert "cheapest first" in low.doc["error"]["detail"] and "precision to bf16" not in low.doc["error"]["detail"], low
 
 
 def test_what_accumulation_and_precision_save(snug):
