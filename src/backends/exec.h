@@ -97,6 +97,8 @@ struct exec_memory {
 };
 void exec_memory(const struct exec *x, struct exec_memory *out);
 void exec_memory_reset(struct exec *x); /* peak = now */
+/* Whether the last request that its source refused was its allocator's. */
+bool exec_was_refused(const struct exec *x);
 /* {"live_bytes", .., "reserved_minus_live_bytes"}: a new reference. */
 json_t *exec_memory_json(const struct exec_memory *m);
 /* The same as the statistics of a pool, for its summary table. In planned mode every buffer that a

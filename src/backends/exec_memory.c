@@ -41,6 +41,11 @@ void exec_memory(const struct exec *x, struct exec_memory *out)
         x->reserved_bytes_peak};
 }
 
+bool exec_was_refused(const struct exec *x)
+{
+    return x->pool && x->source->refused.by == x->pool;
+}
+
 void exec_memory_reset(struct exec *x)
 {
     if (x->pool)

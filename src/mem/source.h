@@ -28,6 +28,7 @@ struct mem_refusal {
     int64_t free_bytes, total_bytes;              /* of the device; -1 unknown */
     /* Of the allocator: blocks handed out, segments held, and their peaks; 0 without one. */
     int64_t live_bytes, reserved_bytes, reserved_peak_bytes;
+    const void *by; /* the allocator that was refused, to know it from others; NULL: none */
 };
 
 struct mem_source {

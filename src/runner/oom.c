@@ -90,7 +90,26 @@ bool run_fits_rooms(const struct run *r, const struct run_oom *o)
     return o->room_bytes > 0 && (capacity <= 0 || run_host_need_bytes(r) <= capacity);
 }
 
-/* The figures of the moment. What the allocator had when it gave up is in the source. */
+/* What models of other nodes keep on the device, beside the executor that was refused. */
+static int64_t live_elsewhere(const struct run *r, const struct run_place *p)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < r->models.n; i++) {
+        const struct flow_model *m = r->models.data[i];
+        struct exec_memory held;
+        bool seen = !m->home || m->home_place != p || exec_was_refused(m->home);
+        for (size_t k = 0; k < i && !seen; k++)
+            seen = r->models.data[k]->home == m->home;
+        if (seen)
+            continue;
+        exec_memory(m->home, &held);
+        sum += held.live_bytes < held.reserved_bytes ? held.live_bytes : held.reserved_bytes;
+    }
+    return sum;
+}
+
+/* The figures of the moment, of all that the run holds on the device. What the allocator had when
+ * it gave up is in the source. */
 static void note(struct run *r, const struct run_place *p, const struct graph_node *n)
 {
     struct run_oom *o = &r->oom;
@@ -106,13 +125,13 @@ static void note(struct run *r, const struct run_place *p, const struct graph_no
     o->free_bytes = -1;
     if (p->device->kind != DEVICE_CPU && device_memory(p->device, &now, &ignored) == ST_OK)
         o->free_bytes = now.free_bytes;
-    o->live_bytes = m->live_bytes;
+    if (m->need_bytes && m->free_bytes >= 0 && o->free_bytes >= 0)
+        o->free_bytes = m->free_bytes;
     o->reserved_bytes = m->need_bytes ? m->held_bytes : atomic_load(&p->source.held_bytes);
     o->peak_bytes = atomic_load(&p->source.held_bytes_peak);
-    if (m->reserved_bytes > 0) {
-        o->reserved_bytes = m->reserved_bytes;
-        o->peak_bytes = m->reserved_peak_bytes;
-    }
+    o->live_bytes = m->live_bytes + live_elsewhere(r, p);
+    if (o->live_bytes > o->reserved_bytes)
+        o->live_bytes = o->reserved_bytes;
     note_rooms(r, o);
     r->oom_set = true;
 }

@@ -124,6 +124,7 @@ def test_dynamic_storage_runs_out_at_an_operator(snug):
     m = doc["memory"]
     assert not doc["before_start"] and doc["storage"] == "dynamic", doc
     assert 0 < m["live_bytes"] <= m["reserved_bytes"] <= m["peak_bytes"] <= peak + MIB, m
+    assert m["free_bytes"] + m["reserved_bytes"] + m["context_bytes"] == m["capacity_bytes"] == peak + 2 * MIB, m
     assert "need a segment of" in original and "memory dynamic" in advice[0] and "fits" in advice[0], advice
     assert sum(e.get("event") == "node" and e.get("node_id") == "train" for e in result.events) == 1, "no retry"
     assert "metrics" not in result.doc or not (result.doc["metrics"] or {}).get("total_steps"), result.doc
@@ -206,3 +207,25 @@ def test_dynamic_storage_promises_nothing(snug):
     rows = [a for a in result.doc["oom"]["advice"] if a["sufficient"]]
     assert [a["peak_bytes"] for a in rows] == [peak] and "lever" not in rows[0], rows
     assert "fits as a static plan" in result.doc["error"]["message"], result
+
+
+# ids: O1
+def test_figures_count_every_executor(snug):
+    """Out of memory in an evaluation: what the trained model keeps is live, and its segments are reserved."""
+    need_fashion()
+    g = training_graph(model=WIDE, train__max_steps=2)
+    g["nodes"] += [{"id": "test", "type": "Dataset", "position": {"x": 0, "y": 0},
+                    "data": {"params": {"name": "FashionMNIST", "split": "test", "data_dir": "./data"}}},
+                   {"id": "eval", "type": "EvaluateModel", "position": {"x": 0, "y": 0},
+                    "data": {"params": {"device": "auto", "batch_size": 10000}}}]
+    g["edges"] += [{"id": "x1", "source": "train", "sourceHandle": "model", "target": "eval", "targetHandle": "model"},
+                   {"id": "x2", "source": "test", "sourceHandle": "dataset", "target": "eval", "targetHandle": "dataset"}]
+    graph = snug.write("g.json", g)
+    peak = snug.json("plan", graph).doc["peak_bytes"]
+    result = snug.json("run", graph, "--device", "cuda", "--memory", "dynamic", env=card(peak + 2 * MIB))
+    head, *_ = texts(result)
+    m = result.doc["oom"]["memory"]
+    assert head == "Node EvaluateModel (eval) ran out of memory on cuda:0.", head
+    weights = 4 * (784 * 2000 + 2000 + 2000 * 10 + 10)
+    assert weights <= m["live_bytes"] <= m["reserved_bytes"] <= m["peak_bytes"] <= m["capacity_bytes"], m
+    assert m["free_bytes"] + m["reserved_bytes"] + m["context_bytes"] == m["capacity_bytes"], m

@@ -141,7 +141,8 @@ static void note(struct request *r, bool absurd)
         .total_bytes = o->total_bytes,
         .live_bytes = o->allocated_bytes,
         .reserved_bytes = o->reserved_bytes,
-        .reserved_peak_bytes = stats.reserved_bytes[MEM_STAT_ALL].peak};
+        .reserved_peak_bytes = stats.reserved_bytes[MEM_STAT_ALL].peak,
+        .by = p};
 }
 
 enum status oom_answer(struct request *r, bool absurd, struct err *e)
