@@ -358,6 +358,21 @@ static void read_node(struct cursor *c, struct message *m)
     c->more = c->more && !amount_known(m->total);
 }
 
+/* "... Original error: the plan needs 4.0 MiB, and the budget of --memory-gib has 1.0 MiB", or
+ * "..., and cuda:0 (Small) has 30.1 MiB". */
+static void read_node_error(struct cursor *c, struct message *m)
+{
+    if (m->id == MESSAGE_NODE_CARD)
+        device_number(c, m);
+    if (!seek(c, "originalerror:theplanneeds", 7000) || !size(c, &m->request))
+        return;
+    if (seek(c, "budgetof--memory-gibhas", 60))
+        (void)size(c, &m->allowed);
+    else if (seek(c, ")has", 120))
+        (void)size(c, &m->free);
+    c->more = c->more && !amount_known(m->allowed) && !amount_known(m->free);
+}
+
 /* ".../THCStorage.cu:58", or the file of page-locked host memory. */
 static void read_old(struct cursor *c, struct message *m)
 {

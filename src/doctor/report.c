@@ -322,8 +322,34 @@ static void put_input(json_t *o, const char *form, const struct text_facts *f)
     json_put(o, "input", input);
 }
 
-/* An out-of-memory of one of our own runs, where nothing else is in the input. */
-static bool own_oom(const struct runs_reader *runs, struct evidence *v)
+static struct amount amount_of(const json_t *o, const char *key)
+{
+    int64_t x = json_get_i64(o, key, -1);
+    return x > 0 ? amount_exact(x) : amount_unknown;
+}
+
+/* The figures of a document's `oom` (docs/oom.md). */
+static void own_figures(const json_t *oom, struct evidence *v)
+{
+    const json_t *m = json_object_get(oom, "memory");
+    int64_t capacity = json_get_i64(m, "capacity_bytes", -1),
+            free = json_get_i64(m, "free_bytes", -1);
+    v->request = amount_of(oom, "need_bytes");
+    v->allowed = amount_of(oom, "budget_bytes");
+    v->total = amount_of(m, "capacity_bytes");
+    v->allocated = amount_of(m, "live_bytes");
+    v->reserved = amount_of(m, "reserved_bytes");
+    if (free >= 0)
+        v->free = amount_exact(free);
+    v->own_planned = json_get_bool(oom, "before_start", false);
+    v->own_budget = amount_known(v->allowed) && v->request.bytes > v->allowed.bytes;
+    int64_t own = json_get_i64(m, "reserved_bytes", 0) + json_get_i64(m, "context_bytes", 0);
+    if (capacity > 0 && free >= 0 && capacity > free + own)
+        v->other = amount_exact(capacity - free - own);
+}
+
+/* An out-of-memory of one of our own runs, where nothing else is in the input; NULL when none. */
+static const struct run_record *own_oom(const struct runs_reader *runs, struct evidence *v)
 {
     for (int i = 0; runs && i < runs_count(runs); i++) {
         const struct run_record *run = runs_at(runs, i);
@@ -331,13 +357,13 @@ static bool own_oom(const struct runs_reader *runs, struct evidence *v)
             continue;
         evidence_init(v);
         v->own_run = true;
-        v->own_budget = strstr(run->message, "memory-gib") || strstr(run->message, "budget") ||
-                        strstr(run->message, "allowed");
-        v->own_planned = strstr(run->message, "plan") != NULL;
+        v->own_budget = strstr(run->message, "memory-gib") != NULL;
+        if (run->oom)
+            own_figures(run->oom, v);
         (void)snprintf(v->own_message, sizeof v->own_message, "%s", run->message);
-        return true;
+        return run;
     }
-    return false;
+    return NULL;
 }
 
 static void put_tables(json_t *o, const struct text_facts *f)
@@ -361,8 +387,9 @@ json_t *report_text_document(const struct text_facts *f, const struct runs_reade
     struct verdict d;
     json_t *symptoms = symptoms_json(f, runs);
     evidence_from_text(f, SIZE_MAX, &v);
-    bool found =
-        (!v.has_message && own_oom(runs, &v)) || v.has_message || !runs || runs_count(runs) == 0;
+    bool node = v.id == MESSAGE_NODE_CARD || v.id == MESSAGE_NODE_CPU || v.id == MESSAGE_NODE;
+    const struct run_record *own = v.has_message && !node ? NULL : own_oom(runs, &v);
+    bool found = own || v.has_message || !runs || runs_count(runs) == 0;
     found = found && verdict_of(&v, &d);
     bool runs_seen = runs && runs_count(runs) > 0;
     if (!found && !runs_seen && json_array_size(symptoms) == 0) {
@@ -374,6 +401,8 @@ json_t *report_text_document(const struct text_facts *f, const struct runs_reade
         put_verdict(o, &v, &d);
     else
         json_put(o, "kind", json_null());
+    if (own && json_object_get(own->oom, "advice"))
+        json_put(o, "planned_changes", json_incref(json_object_get(own->oom, "advice")));
     put_tables(o, f);
     json_put(o, "symptoms", symptoms);
     put_input(o, runs_seen ? "runs of snug" : "text", f);
@@ -483,6 +512,26 @@ static void show_messages(const json_t *d, struct str *out)
         str_printf(out, "  ... %lld in all\n", (long long)json_get_i64(d, "messages_seen", 0));
 }
 
+/* What a run of ours planned for itself when it did not fit. */
+static void show_planned(const json_t *d, struct str *out)
+{
+    const json_t *list = json_object_get(d, "planned_changes");
+    char buf[32];
+    if (json_array_size(list))
+        str_add(out, "\nWhat the run planned, cheapest first\n");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *x = json_array_get(list, i);
+        str_printf(out, "  - %s", json_get_str(x, "change", ""));
+        if (json_get_str(x, "settings", "")[0])
+            str_printf(out, " (%s)", json_get_str(x, "settings", ""));
+        if (json_get_i64(x, "peak_bytes", -1) > 0)
+            str_printf(
+                out, ": peak %s, %s", bytes_of(x, "peak_bytes", buf, sizeof buf),
+                json_get_bool(x, "sufficient", false) ? "fits" : "not enough alone");
+        str_add(out, "\n");
+    }
+}
+
 static void show_list(const json_t *d, const char *key, const char *title, struct str *out)
 {
     const json_t *list = json_object_get(d, key);
@@ -542,6 +591,7 @@ static void show_verdict(const json_t *d, struct str *out)
     show_messages(d, out);
     snapshot_report_text(d, out);
     show_list(d, "notes", "Mind", out);
+    show_planned(d, out);
     show_list(d, "remedies", "What to try, in this order", out);
     show_list(d, "checks", "How to see that it is fixed", out);
 }

@@ -43,6 +43,8 @@ void runs_reader_free(struct runs_reader *r)
 {
     if (!r)
         return;
+    for (int i = 0; i < r->n; i++)
+        json_decref(r->runs[i].oom);
     str_release(&r->object);
     mem_free(r);
 }
@@ -145,6 +147,8 @@ static void take_document(struct run_record *run, const json_t *d)
         run->failed = true;
         run->out_of_memory = strcmp(json_get_str(e, "code", ""), "out_of_memory") == 0;
         copy_text(run->message, sizeof run->message, json_get_str(e, "message", ""));
+        run->message[strcspn(run->message, "\n")] = 0;
+        run->oom = json_incref(json_object_get(d, "oom"));
         copy_text(run->node, sizeof run->node, json_get_str(e, "node_id", ""));
     }
 }

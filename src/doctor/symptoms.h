@@ -32,8 +32,9 @@ struct run_record {
     double losses[RUN_LOSSES]; /* of batches, else of epochs */
     int64_t bad_losses;
     bool out_of_memory, failed;
-    char message[512], node[128];
-    bool done; /* its result document was seen */
+    char message[512], node[128]; /* first line of the error */
+    json_t *oom;                  /* of the document: docs/oom.md; NULL. The reader's own */
+    bool done;                    /* its result document was seen */
 };
 
 /* Finds JSON objects in a stream of bytes: documents and event lines. */

@@ -402,17 +402,45 @@ TEST(symptoms_runs, "T9 P12: two runs of ours compared: saving, speed, convergen
     CHECK(d == NULL);
 }
 
-TEST(own_run, "T3 O1: a document of a run of ours that ran out of memory")
+static void check_own(const char *oom, const char *kind)
 {
-    static const char text[] =
-        "{\"schema\": 1, \"status\": \"failed\", \"error\": {\"code\": \"out_of_memory\", "
-        "\"message\": "
-        "\"the plan needs 2.10 GiB, more than --memory-gib allows\", \"node_id\": \"n7\"}}\n";
+    struct str s;
     json_t *d = NULL;
     struct err e;
-    CHECK_OK(doctor_diagnose_bytes(text, strlen(text), "test", &d, &e), &e);
-    CHECK_STR(json_get_str(d, "kind", ""), "own_limit");
+    str_init(&s);
+    str_printf(
+        &s,
+        "{\"schema\": 1, \"status\": \"failed\", \"error\": {\"code\": \"out_of_memory\", "
+        "\"message\": "
+        "\"Node TrainingLoop (n7) ran out of memory on cuda:0.\\nWhat to try\", \"node_id\": "
+        "\"n7\"}, "
+        "\"oom\": %s}\n",
+        oom);
+    CHECK_OK(doctor_diagnose_bytes(s.data, s.n, "test", &d, &e), &e);
+    CHECK_STR(json_get_str(d, "kind", ""), kind);
+    CHECK_EQ(json_array_size(json_object_get(d, "planned_changes")), 1);
     json_decref(d);
+    str_release(&s);
+}
+
+TEST(own_run, "T3 O1: documents of runs of ours that ran out of memory")
+{
+    static const char advice[] = "\"advice\": [{\"change\": \"bf16\", \"peak_bytes\": 5}]";
+    char oom[512];
+    (void)snprintf(oom, sizeof oom, "{\"need_bytes\": 4000, \"budget_bytes\": 1000, %s}", advice);
+    check_own(oom, "own_limit");
+    (void)snprintf(
+        oom, sizeof oom,
+        "{\"need_bytes\": 4000, \"memory\": {\"capacity_bytes\": 9000, \"free_bytes\": 2000, "
+        "\"reserved_bytes\": 0}, %s}",
+        advice);
+    check_own(oom, "other_process");
+    (void)snprintf(
+        oom, sizeof oom,
+        "{\"need_bytes\": 9500, \"memory\": {\"capacity_bytes\": 9000, \"free_bytes\": 8900, "
+        "\"reserved_bytes\": 0}, %s}",
+        advice);
+    check_own(oom, "capacity");
 }
 
 TEST(nothing, "T4: a text without anything says so")
