@@ -108,7 +108,7 @@ static bool one_segment(const struct range *a, const struct range *b)
            (a->expandable && b->expandable && a->stream == b->stream && a->pool == b->pool);
 }
 
-static void find_segments(const struct walk *w, uint32_t moment, struct layout *out)
+static void find_segments(const struct walk *w, uint32_t moment, struct snap_layout *out)
 {
     ranges all = {0};
     struct pieces p = {0};
@@ -164,7 +164,7 @@ static int by_addr(const void *a, const void *b)
     return (x->addr > y->addr) - (x->addr < y->addr);
 }
 
-static void list_blocks(const struct walk *w, uint32_t moment, struct layout *out)
+static void list_blocks(const struct walk *w, uint32_t moment, struct snap_layout *out)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < w->d->lives_n; i++)
@@ -177,7 +177,7 @@ static void list_blocks(const struct walk *w, uint32_t moment, struct layout *ou
     qsort(out->blocks, out->blocks_n, sizeof *out->blocks, by_addr);
 }
 
-static void add_free(struct layout *x, struct layout_segment *g, int64_t bytes)
+static void add_free(struct snap_layout *x, struct layout_segment *g, int64_t bytes)
 {
     if (bytes <= 0)
         return;
@@ -190,7 +190,7 @@ static void add_free(struct layout *x, struct layout_segment *g, int64_t bytes)
 }
 
 /* Blocks from `at` on that lie in the segment; returns the first one behind it. */
-static uint32_t fill_segment(struct layout *x, struct layout_segment *g, uint32_t at)
+static uint32_t fill_segment(struct snap_layout *x, struct layout_segment *g, uint32_t at)
 {
     uint64_t end = g->addr + (uint64_t)g->bytes, free_from = g->addr;
     for (; at < x->blocks_n && x->blocks[at].addr < g->addr; at++)
@@ -211,10 +211,10 @@ static uint32_t fill_segment(struct layout *x, struct layout_segment *g, uint32_
     return at;
 }
 
-void layout_at(const struct walk *w, uint32_t moment, struct layout *out)
+void layout_at(const struct walk *w, uint32_t moment, struct snap_layout *out)
 {
     uint32_t at = 0;
-    *out = (struct layout){0};
+    *out = (struct snap_layout){0};
     find_segments(w, moment, out);
     list_blocks(w, moment, out);
     for (uint32_t i = 0; i < out->segments_n; i++) {
@@ -236,14 +236,14 @@ void layout_at(const struct walk *w, uint32_t moment, struct layout *out)
     out->unplaced_n += out->blocks_n - at;
 }
 
-void layout_release(struct layout *x)
+void layout_release(struct snap_layout *x)
 {
     mem_free(x->segments);
     mem_free(x->blocks);
-    *x = (struct layout){0};
+    *x = (struct snap_layout){0};
 }
 
-int layout_half_empty(const struct layout *x, int most, uint32_t *out)
+int layout_half_empty(const struct snap_layout *x, int most, uint32_t *out)
 {
     int n = 0;
     for (uint32_t i = 0; i < x->segments_n; i++) {

@@ -22,7 +22,7 @@ struct layout_segment {
     uint16_t stream, pool;
     bool expandable;
 };
-struct layout {
+struct snap_layout {
     struct layout_segment *segments; /* in order of address */
     struct layout_block *blocks;
     uint32_t segments_n, blocks_n;
@@ -34,11 +34,11 @@ struct layout {
     int64_t expandable_bytes;
     uint32_t free_n, unplaced_n; /* free blocks; lives that lie in no segment */
 };
-void layout_at(const struct walk *w, uint32_t moment, struct layout *out);
-void layout_release(struct layout *x);
+void layout_at(const struct walk *w, uint32_t moment, struct snap_layout *out);
+void layout_release(struct snap_layout *x);
 
 /* The `most` segments that waste most: something lives in them, and more than half is free. Returns
  * how many, as indices of `segments`, the most free bytes first. */
-int layout_half_empty(const struct layout *x, int most, uint32_t *out);
+int layout_half_empty(const struct snap_layout *x, int most, uint32_t *out);
 
 #endif

@@ -272,7 +272,8 @@ static json_t *iterations_json(const struct study *x, const struct study_device 
 
 /* The live blocks of a segment that keep it, the largest first. */
 static json_t *pin_json(
-    const struct study *x, const struct study_device *d, const struct layout *at, uint32_t segment)
+    const struct study *x, const struct study_device *d, const struct snap_layout *at,
+    uint32_t segment)
 {
     enum { BLOCKS_MAX = 3 };
     const struct layout_segment *g = &at->segments[segment];
@@ -302,7 +303,7 @@ static json_t *pin_json(
 }
 
 static json_t *
-layout_json(const struct study *x, const struct study_device *d, const struct layout *at)
+layout_json(const struct study *x, const struct study_device *d, const struct snap_layout *at)
 {
     json_t *o = json_object(), *pins = json_array();
     uint32_t half[PINS_MAX];

@@ -3,7 +3,9 @@ set(TESTS snapshot_test.c replay_test.c)
 set(FUZZ snapshot_fuzz.c replay_fuzz.c)
 list(APPEND SOURCES
     amount.c finder.c message.c trace.c summary.c smi.c series.c text_line.c text.c
-    labels.c walk.c holders.c growth.c layout.c study.c snapshot_report.c snapshot_text.c
+    labels.c walk.c holders.c growth.c layout.c study.c snapshot_report.c snapshot_text.c timeline.c snapshot_page.c diff.c
     evidence.c evidence_snapshot.c verdict.c symptoms.c report.c doctor.c)
 list(APPEND TESTS text_test.c corpus_test.c study_test.c)
 list(APPEND FUZZ text_fuzz.c)
+snug_embed(snapshot_page_html ${dir}/snapshot_page.html ${CMAKE_BINARY_DIR}/gen/doctor/snapshot_page_html.c)
+set(GENERATED ${CMAKE_BINARY_DIR}/gen/doctor/snapshot_page_html.c)

@@ -19,9 +19,9 @@ struct study_device {
     bool peak_is_moment;
     enum moment phase, peak_phase;
     bool loss, peak_loss, backward_begins;
-    struct holders holders; /* at the moment */
-    struct layout at, end;  /* at the moment, and of the end */
-    double kept_share;      /* growth_kept_share of the moment's iteration */
+    struct holders holders;     /* at the moment */
+    struct snap_layout at, end; /* at the moment, and of the end */
+    double kept_share;          /* growth_kept_share of the moment's iteration */
     bool replayed;
     struct replay_exact exact; /* where `replayed` */
 };
