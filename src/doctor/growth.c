@@ -359,7 +359,10 @@ static void pick_rows(const struct walk *w, struct growth_report *g, size_t n, u
 /* What was made in an iteration before the last but one, and is there when the last one begins. */
 static void what_stays(const struct walk *w, struct growth_report *g)
 {
+    enum { SLOTS_MAX = 4000000 };
     size_t most = (size_t)w->labels->groups_n * (size_t)w->categories_n;
+    if (most > SLOTS_MAX)
+        return;
     uint32_t *last = mem_alloc((most + 1) * sizeof *last), at = 0, final = g->begins[g->n - 1];
     g->rows = mem_alloc((most + 1) * sizeof *g->rows);
     for (uint32_t i = 0; i < w->d->lives_n; i++) {

@@ -224,7 +224,12 @@ static json_t *device_data(const struct study *x, const struct study_device *d)
         .number = mem_alloc(((size_t)x->labels.groups_n + 1) * sizeof(uint32_t)),
         .texts = json_array()};
     json_t *o = json_object();
-    timeline_init(&t, &d->walk, &d->holders);
+    struct holders end;
+    uint32_t last =
+        d->walk.d->events_n ? d->walk.d->events_first + d->walk.d->events_n - 1 : SNAP_NONE;
+    holders_at(&d->walk, last, SNAP_NONE, &end);
+    timeline_init(&t, &d->walk, &d->holders, &end);
+    holders_release(&end);
     json_put_i64(o, "device", d->device);
     json_put_i64(o, "events", t.events_n);
     json_put(o, "bands", bands_json(x, d, &t));

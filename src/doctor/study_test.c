@@ -1,7 +1,10 @@
 /* study_test.c - what a snapshot shows: real ones by the figures that are known of them, and
  * programs that fail in known ways (tests/support/make_doctor_snapshots.py). */
+#include "doctor/diff.h"
 #include "doctor/doctor.h"
+#include "doctor/snapshot_page.h"
 #include "doctor/study.h"
+#include "doctor/timeline.h"
 
 #include "base/str.h"
 #include "test.h"
@@ -288,4 +291,83 @@ TEST(study_capacity, "T3: with the card's size given, what others hold is known"
     CHECK_STR(json_get_str(d, "kind", ""), "capacity");
     CHECK_STR(json_get_str(d, "rule", ""), "full");
     json_decref(d);
+}
+
+/* ---- the page ---- */
+
+TEST(study_timeline, "T2: curves decimated to buckets keep the peak, and their bands add up")
+{
+    static const char *const names[] = {"train_bf16_s512", "tiny_97_events"};
+    for (int i = 0; i < 2; i++) {
+        struct case_study c;
+        struct timeline t;
+        open_case(&c, "snapshots", names[i]);
+        timeline_init(&t, &c.d->walk, &c.d->holders, &c.d->holders);
+        int64_t live = 0, reserved = 0;
+        for (uint32_t k = 0; k < t.buckets_n; k++) {
+            const struct timeline_bucket *b = &t.buckets[k];
+            int64_t sum = 0;
+            for (int n = 0; n < TIMELINE_BANDS; n++) {
+                CHECK(b->bands[n] >= 0);
+                sum += b->bands[n];
+            }
+            CHECK_EQ(sum, b->live_max);
+            CHECK(b->live_min <= b->live_max && b->live_max <= b->reserved_max);
+            live = b->live_max > live ? b->live_max : live;
+            reserved = b->reserved_max > reserved ? b->reserved_max : reserved;
+        }
+        CHECK_EQ(live, c.d->walk.peak_bytes);
+        CHECK_EQ(reserved, c.d->walk.reserved_peak_bytes);
+        timeline_release(&t);
+        close_case(&c);
+    }
+}
+
+TEST(study_page_map, "T2: the map of segments draws every live byte")
+{
+    struct case_study c;
+    open_case(&c, "snapshots", "train_bf16_s512");
+    json_t *d = snapshot_page_data(&c.x);
+    const json_t *map = member(d, "drawing", "map"), *all = json_object_get(map, "segments");
+    int64_t live = 0, bytes = 0;
+    CHECK_EQ(json_array_size(all), (size_t)json_get_i64(map, "segments_n", 0));
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const json_t *row = json_array_get(all, i), *pieces = json_array_get(row, 5);
+        bytes += json_integer_value(json_array_get(row, 1));
+        for (size_t k = 0; k < json_array_size(pieces); k++)
+            live += json_integer_value(json_array_get(json_array_get(pieces, k), 2));
+    }
+    CHECK_EQ(live, c.d->at.live_bytes);
+    CHECK_EQ(bytes, c.d->at.reserved_bytes);
+    json_decref(d);
+    close_case(&c);
+}
+
+/* ---- two snapshots ---- */
+
+TEST(
+    study_diff,
+    "T2: what changed between two snapshots: figures, and places that are new, gone and grown")
+{
+    struct case_study a, b;
+    open_case(&a, "doctor_snapshots", "calm");
+    open_case(&b, "doctor_snapshots", "growth");
+    json_t *d = diff_document(&a.x, &b.x);
+    const json_t *list = json_object_get(d, "places"), *kept = NULL;
+    CHECK_EQ(
+        json_get_i64(json_object_get(d, "changes"), "live_peak_bytes", 0),
+        b.d->walk.peak_bytes - a.d->walk.peak_bytes);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (strcmp(json_get_str(json_array_get(list, i), "place", ""), "work/train.py:47 train") ==
+            0)
+            kept = json_array_get(list, i);
+    CHECK_STR(json_get_str(kept, "change", ""), "new");
+    CHECK_EQ(json_get_i64(kept, "b_bytes", 0), 32 * 32 * MIB);
+    json_decref(d);
+    d = diff_document(&a.x, &a.x);
+    CHECK_EQ(json_array_size(json_object_get(d, "places")), 0);
+    CHECK_EQ(json_get_i64(json_object_get(d, "changes"), "reserved_peak_bytes", 1), 0);
+    json_decref(d);
+    close_case(&a);
+    close_case(&b);
 }

@@ -8,15 +8,28 @@ static size_t slot_of(const struct walk *w, uint32_t group, uint8_t category)
     return (size_t)group * (size_t)w->categories_n + category;
 }
 
-static void choose_bands(struct timeline *t, const struct walk *w, const struct holders *h)
+/* The first rows that have no band yet, until there are `most` bands. */
+static void take_bands(struct timeline *t, const struct walk *w, const struct holders *h, int most)
 {
+    for (uint32_t i = 0; i < h->rows_n && t->bands_n < most; i++) {
+        uint8_t *band = &t->band_of[slot_of(w, h->rows[i].group, h->rows[i].category)];
+        if (*band < TIMELINE_HOLDERS)
+            continue;
+        *band = (uint8_t)t->bands_n;
+        t->bands[t->bands_n++] = h->rows[i];
+    }
+}
+
+static void choose_bands(
+    struct timeline *t, const struct walk *w, const struct holders *h, const struct holders *end)
+{
+    enum { OF_END = 3 };
     size_t n = (size_t)w->labels->groups_n * (size_t)w->categories_n;
     t->band_of = mem_alloc(n + 1);
     memset(t->band_of, TIMELINE_HOLDERS + 1, n + 1);
-    for (uint32_t i = 0; i < h->rows_n && t->bands_n < TIMELINE_HOLDERS; i++) {
-        t->band_of[slot_of(w, h->rows[i].group, h->rows[i].category)] = (uint8_t)t->bands_n;
-        t->bands[t->bands_n++] = h->rows[i];
-    }
+    take_bands(t, w, h, TIMELINE_HOLDERS - OF_END);
+    take_bands(t, w, end, TIMELINE_HOLDERS);
+    take_bands(t, w, h, TIMELINE_HOLDERS);
 }
 
 int timeline_band(const struct timeline *t, const struct walk *w, uint32_t life)
@@ -81,11 +94,12 @@ static void find_phase(const struct walk *w, uint32_t from, uint32_t to, struct 
             }
 }
 
-void timeline_init(struct timeline *t, const struct walk *w, const struct holders *h)
+void timeline_init(
+    struct timeline *t, const struct walk *w, const struct holders *h, const struct holders *end)
 {
     struct state x;
     *t = (struct timeline){.events_n = w->d->events_n};
-    choose_bands(t, w, h);
+    choose_bands(t, w, h, end);
     t->buckets_n = t->events_n < TIMELINE_BUCKETS ? t->events_n : TIMELINE_BUCKETS;
     t->buckets = mem_alloc(((size_t)t->buckets_n + 1) * sizeof *t->buckets);
     start(t, w, &x);

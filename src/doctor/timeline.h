@@ -26,8 +26,10 @@ struct timeline {
     int bands_n;
     uint8_t *band_of; /* of group * categories_n + category */
 };
-/* The bands are the first rows of `h`. */
-void timeline_init(struct timeline *t, const struct walk *w, const struct holders *h);
+/* The bands are the first rows of `h`, and some of `end`, who holds what when the recording ends.
+ */
+void timeline_init(
+    struct timeline *t, const struct walk *w, const struct holders *h, const struct holders *end);
 void timeline_release(struct timeline *t);
 /* The band of a life: an index of bands, TIMELINE_HOLDERS (earlier) or TIMELINE_HOLDERS + 1. */
 int timeline_band(const struct timeline *t, const struct walk *w, uint32_t life);
