@@ -3,7 +3,7 @@ import json
 import os
 import re
 
-import test_plan_page
+from test_plan_page import page_of
 
 KINDS = {"growth": "growth", "graph": "growth", "capacity": "capacity", "evaluation": "evaluation_graph", "evaluation_results": "growth",
          "single": "single_request", "pieces": "fragmentation", "pieces_expandable": "fragmentation", "several": "capacity", "calm": "unknown",
@@ -53,7 +53,7 @@ def test_page(snug):
     out = os.path.join(snug.dir, "page.html")
     for name, folder in (("growth", "doctor_snapshots"), ("train_bf16_s512", "snapshots")):
         doc = snug.json("doctor", path(snug, name, folder), "--html", out).doc
-        text, data = test_plan_page.page_of(out)
+        text, data = page_of(out)
         assert doc["html"] == out and len(text) < 5000000
         assert data["document"]["holders"] == doc["holders"] and data["document"]["kind"] == doc["kind"]
         drawing = data["drawing"]
