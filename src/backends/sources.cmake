@@ -32,6 +32,7 @@ set(ATTENTION cpu/attention_forward.c cpu/attention_grad.c cpu/attention_product
 set(ISA_SOURCES cpu/gemm.c cpu/gemm_op.c cpu/attention.c ${ATTENTION} cpu/rope.c cpu/conv.c cpu/conv_own.c cpu/pool.c cpu/norm_stats.c cpu/norm_apply.c cpu/norm_grad.c cpu/prelu.c cpu/recurrent.c cpu/reorder.c cpu/linear_loss.c)
 list(APPEND ISA_SOURCES cpu/lanes_ew.c cpu/lanes_loss.c cpu/lanes_optim.c cpu/lanes_sum.c)
 set(TESTS cpu/kernel_test_support.c cpu/attention_test.c cpu/vec_test.c cpu/gemm_test.c cpu/conv_test.c cpu/pool_test.c cpu/norm_test.c cpu/prelu_test.c cpu/reorder_test.c)
+list(APPEND TESTS copy_test.c exec_offload_test.c)
 list(APPEND TESTS cpu/ew_test.c cpu/loss_test.c cpu/reduce_test.c cpu/shape_test.c cpu/update_test.c)
 
 snug_isa_objects(snug_kernels ${dir} ${ISA_SOURCES})
