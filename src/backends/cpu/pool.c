@@ -110,7 +110,8 @@ pooling_of(const struct pool_attr *a, const struct tensor *in, const struct tens
     return p;
 }
 
-static bool parallel_worth(const struct pooling *p)
+/* Unused without OpenMP. */
+__attribute__((unused)) static bool parallel_worth(const struct pooling *p)
 {
     return p->images * p->places * p->y.in * p->x.in > 16384;
 }
