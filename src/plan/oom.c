@@ -134,7 +134,10 @@ add_planned(struct advice *a, const struct change *c, const struct fit_plan *p, 
     }
     json_put_str(row, "numbers", numbers[group]);
     json_put_i64(row, "peak_bytes", p->peak_bytes);
-    json_put_bool(row, "sufficient", fits);
+    if (p->fits && a->oom.dynamic)
+        json_put(row, "sufficient", json_null()); /* nobody knows */
+    else
+        json_put_bool(row, "sufficient", fits);
     (void)json_array_append_new(a->list, row);
     a->any_fits = a->any_fits || fits;
     str_release(&words);
@@ -169,11 +172,11 @@ static bool suits_device(const struct advice *a, const char *id)
     return strcmp(id, "FP16") != 0 || old;
 }
 
-static bool trains(const struct graph *g)
+static bool has_node(const struct graph *g, const char *type)
 {
     for (size_t i = 0; i < graph_order_count(g); i++) {
         const struct graph_node *n = graph_node_at(g, graph_order_at(g, i));
-        if (n->kind && strcmp(n->kind->name, "TrainingLoop") == 0)
+        if (n->kind && strcmp(n->kind->name, type) == 0)
             return true;
     }
     return false;
@@ -201,17 +204,17 @@ static void add_storage(struct advice *a)
 
 static void add_changes(struct advice *a, const struct graph *g)
 {
-    bool adapters = false, loop = trains(g);
+    /* Planned, or in force: then there is nothing to name. */
+    bool adapters = has_node(g, "snug:Adapter") || lever_of(&a->fit, "LORA") >= 0;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         const struct change *c = &changes[i];
         int lever = lever_of(&a->fit, c->id);
         struct fit_plan p;
         if (lever < 0 || !suits_device(a, c->id) || !best_level(a, lever, &p))
             continue;
-        adapters = adapters || strstr(c->id, "LORA");
         add_planned(a, c, &p, lever);
     }
-    if (loop && !adapters)
+    if (!adapters && has_node(g, "TrainingLoop"))
         add_named(a, "LoRA or QLoRA (snug:Adapter) for a model that is trained already");
     add_named(a, "make the model smaller, or shorten the sequence / shrink the image");
 }

@@ -20,7 +20,7 @@
  * new reference, NULL where `r` did not run out of memory (e stays as it is):
  * {node_id, node_type, device, before_start, storage, need_bytes, room_bytes, budget_bytes,
  *  memory: {live_bytes, reserved_bytes, peak_bytes, capacity_bytes, free_bytes, context_bytes},
- *  advice: [{change, lever, settings, set: [..] or null, numbers, peak_bytes, sufficient}],
+ *  advice: [{change, lever, settings, set: [..] or null, numbers, peak_bytes, sufficient or null}],
  *  original} */
 json_t *oom_explain(const struct fit_options *o, const struct run *r, struct err *e);
 
