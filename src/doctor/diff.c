@@ -62,7 +62,7 @@ static void list_rows(const struct study *x, int side, diff_rows *out)
         const struct holder *h = &d->holders.rows[i];
         const struct label_group *g = &x->labels.groups[h->group];
         struct str key, place;
-        bool earlier = g->frame == LABEL_NONE && g->op == LABEL_NONE &&
+        bool earlier = !g->node && g->frame == LABEL_NONE && g->op == LABEL_NONE &&
                        walk_life(&d->walk, h->largest_life)->alloc == SNAP_NONE;
         str_init(&place);
         str_init(&key);

@@ -81,6 +81,7 @@ struct evidence {
     char grows_at[160];                   /* frame that grows most */
     bool graph_retained;                  /* a forward pass's tensors outlive their step */
     bool has_history;                     /* it has events */
+    bool own_snapshot;                    /* of a run of ours */
     /* a replay of it under other settings */
     bool replayed, replay_fits;
     int replay_tried;

@@ -129,6 +129,7 @@ void evidence_from_study(const struct study *x, struct evidence *v)
     const struct walk *w = &d->walk;
     v->device = d->device;
     v->has_history = w->d->events_n > 0;
+    v->own_snapshot = s->snug.present;
     v->allocated = amount_exact(w->end_bytes < 0 ? 0 : w->end_bytes);
     v->reserved =
         amount_exact(w->reserved_end_bytes < w->end_bytes ? w->end_bytes : w->reserved_end_bytes);

@@ -374,7 +374,7 @@ static void what_stays(const struct walk *w, struct growth_report *g)
             break;
         if (!walk_lives(w, i, final))
             continue;
-        uint32_t group = walk_label(w, i)->group;
+        uint32_t group = walk_group(w, i);
         size_t slot = (size_t)group * (size_t)w->categories_n + w->category[i];
         struct growth_row *r = &g->rows[slot];
         *r = (struct growth_row){

@@ -108,7 +108,7 @@ void holders_at(
         if (!walk_lives(w, i, moment))
             continue;
         int64_t bytes = walk_bytes(w, i);
-        struct holder *h = row_of(&t, walk_label(w, i)->group, w->category[i]);
+        struct holder *h = row_of(&t, walk_group(w, i), w->category[i]);
         h->n++;
         h->bytes += bytes;
         if (h->n == 1 || bytes > h->largest_bytes) {

@@ -170,13 +170,31 @@ static uint32_t group_of(struct labels *l, struct table *t, uint32_t stack)
     return l->groups_n - 1;
 }
 
+/* Snapshots of our own say the node: that is a place of its own, whatever the stack. */
+static void group_nodes(struct labels *l)
+{
+    const struct snapshot *s = l->s;
+    for (uint32_t i = 0; i < s->origins_n; i++) {
+        uint32_t node = s->origins[i].node;
+        if (snap_text(s, node)[0] == '\0')
+            continue;
+        if (!l->of_node)
+            l->of_node = mem_alloc(((size_t)s->texts_n + 1) * sizeof *l->of_node);
+        if (l->of_node[node])
+            continue;
+        l->groups[l->groups_n] =
+            (struct label_group){.node = node, .frame = LABEL_NONE, .op = LABEL_NONE};
+        l->of_node[node] = ++l->groups_n;
+    }
+}
+
 void labels_init(struct labels *l, const struct snapshot *s)
 {
     struct table t = {.cap = 64};
     *l = (struct labels){.s = s};
     l->marks = mem_alloc(((size_t)s->frames_n + 1) * sizeof *l->marks);
     l->of = mem_alloc(((size_t)s->stacks_n + 1) * sizeof *l->of);
-    l->groups = mem_alloc(((size_t)s->stacks_n + 1) * sizeof *l->groups);
+    l->groups = mem_alloc(((size_t)s->stacks_n + s->origins_n + 1) * sizeof *l->groups);
     for (uint32_t i = 0; i < s->frames_n; i++)
         l->marks[i] = marks_of(s, &s->frames[i]);
     for (uint32_t i = 0; i < s->stacks_n; i++) {
@@ -194,6 +212,7 @@ void labels_init(struct labels *l, const struct snapshot *s)
     for (uint32_t i = 0; i < s->stacks_n; i++)
         l->of[i].group = group_of(l, &t, i);
     mem_free(t.slots);
+    group_nodes(l);
 }
 
 void labels_release(struct labels *l)
@@ -201,6 +220,7 @@ void labels_release(struct labels *l)
     mem_free(l->marks);
     mem_free(l->of);
     mem_free(l->groups);
+    mem_free(l->of_node);
     *l = (struct labels){0};
 }
 
@@ -238,7 +258,9 @@ void label_op(const struct snapshot *s, uint32_t op, struct str *out)
 void label_group_text(const struct labels *l, uint32_t group, struct str *out)
 {
     const struct label_group *g = &l->groups[group];
-    if (g->frame == LABEL_NONE && g->op != LABEL_NONE)
+    if (g->node)
+        str_add(out, snap_text(l->s, g->node));
+    else if (g->frame == LABEL_NONE && g->op != LABEL_NONE)
         label_op(l->s, g->op, out);
     else
         label_place(l->s, g->frame, out);

@@ -60,6 +60,7 @@ struct stack_label {
 };
 struct label_group {
     uint32_t stack; /* the first stack of it */
+    uint32_t node;  /* text: of a snapshot of our own, whose node is the place; 0: none */
     uint32_t frame, op;
     uint8_t phase;
     bool loss;
@@ -70,7 +71,8 @@ struct labels {
     struct stack_label *of; /* of each stack */
     struct label_group *groups;
     uint32_t groups_n;
-    bool trains; /* some stack is of a backward pass or of an optimizer */
+    uint32_t *of_node; /* of each text: the group of that node, plus 1; NULL: no nodes are named */
+    bool trains;       /* some stack is of a backward pass or of an optimizer */
 };
 
 void labels_init(struct labels *l, const struct snapshot *s);

@@ -27,8 +27,8 @@ band_json(const struct study *x, const struct study_device *d, const struct hold
     str_init(&t);
     const struct label_group *g = &x->labels.groups[h->group];
     label_group_text(&x->labels, h->group, &t);
-    bool earlier =
-        walk_life(&d->walk, h->largest_life)->alloc == SNAP_NONE && g->frame == LABEL_NONE;
+    bool earlier = walk_life(&d->walk, h->largest_life)->alloc == SNAP_NONE && !g->node &&
+                   g->frame == LABEL_NONE;
     json_put_str(o, "place", earlier ? "allocated before the recording" : t.data);
     json_put_str(o, "category", d->walk.category_names[h->category]);
     json_put_str(o, "phase", earlier ? "" : label_phase(g->phase, g->loss));
@@ -96,14 +96,14 @@ struct places {
 static int64_t
 place_of(const struct study *x, struct places *p, const struct study_device *d, uint32_t life)
 {
-    uint32_t group = walk_label(&d->walk, life)->group;
+    uint32_t group = walk_group(&d->walk, life);
     if (p->number[group] == 0) {
         if (json_array_size(p->texts) >= PLACES_MAX)
             return -1;
         struct str t;
         str_init(&t);
-        bool unknown =
-            x->labels.groups[group].frame == LABEL_NONE && x->labels.groups[group].op == LABEL_NONE;
+        const struct label_group *g = &x->labels.groups[group];
+        bool unknown = !g->node && g->frame == LABEL_NONE && g->op == LABEL_NONE;
         if (unknown && walk_life(&d->walk, life)->alloc == SNAP_NONE)
             str_add(&t, "allocated before the recording");
         else

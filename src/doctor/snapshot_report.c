@@ -78,10 +78,7 @@ static void put_place(json_t *o, const struct study *x, uint32_t stack)
 static void
 put_origin(json_t *o, const struct study *x, const struct study_device *d, uint32_t life)
 {
-    const struct snap_life *l = walk_life(&d->walk, life);
-    uint32_t origin = l->alloc != SNAP_NONE   ? x->s->events[l->alloc].origin
-                      : l->block != SNAP_NONE ? x->s->blocks[l->block].origin
-                                              : 0;
+    uint32_t origin = walk_origin(&d->walk, life);
     const char *node = snap_text(x->s, x->s->origins[origin].node);
     if (node[0])
         json_put_str(o, "node", node);
@@ -118,6 +115,8 @@ static json_t *peak_json(const struct study *x, const struct study_device *d)
         json_t *place = json_object();
         put_place(place, x, v->stack);
         json_put(place, "stack", stack_json(x, v->stack));
+        if (snap_text(x->s, x->s->origins[v->origin].node)[0])
+            json_put_str(place, "node", snap_text(x->s, x->s->origins[v->origin].node));
         json_put_i64(place, "request_bytes", v->size);
         json_put(o, "allocation", place);
         if (v->time_us)

@@ -32,7 +32,9 @@ static void show_peak(const json_t *d, struct str *out)
     str_add(out, "\n");
     if (!a)
         return;
-    str_printf(out, "  by %s at %s", size(a, "request_bytes", buf), json_get_str(a, "place", ""));
+    str_printf(
+        out, "  by %s at %s", size(a, "request_bytes", buf),
+        json_get_str(a, "node", json_get_str(a, "place", "")));
     if (json_get_str(a, "operator", NULL) &&
         strcmp(json_get_str(a, "operator", ""), json_get_str(a, "place", "")) != 0)
         str_printf(out, " (%s)", json_get_str(a, "operator", ""));

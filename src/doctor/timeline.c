@@ -34,7 +34,7 @@ static void choose_bands(
 
 int timeline_band(const struct timeline *t, const struct walk *w, uint32_t life)
 {
-    int band = t->band_of[slot_of(w, walk_label(w, life)->group, w->category[life])];
+    int band = t->band_of[slot_of(w, walk_group(w, life), w->category[life])];
     bool earlier = w->category[life] == HOLDER_EARLIER;
     return band > TIMELINE_HOLDERS && earlier ? TIMELINE_HOLDERS : band;
 }

@@ -179,13 +179,21 @@ const struct stack_label *walk_label(const struct walk *w, uint32_t life)
     return &w->labels->of[stack];
 }
 
-static uint32_t origin_of(const struct walk *w, const struct snap_life *l)
+uint32_t walk_origin(const struct walk *w, uint32_t life)
 {
+    const struct snap_life *l = walk_life(w, life);
     uint32_t event = l->alloc != SNAP_NONE            ? l->alloc
                      : l->free_requested != SNAP_NONE ? l->free_requested
                                                       : l->free_completed;
     uint32_t origin = event != SNAP_NONE ? w->s->events[event].origin : 0;
     return origin == 0 && l->block != SNAP_NONE ? w->s->blocks[l->block].origin : origin;
+}
+
+uint32_t walk_group(const struct walk *w, uint32_t life)
+{
+    const uint32_t *of_node = w->labels->of_node;
+    uint32_t node = of_node ? w->s->origins[walk_origin(w, life)].node : 0;
+    return node && of_node[node] ? of_node[node] - 1 : walk_label(w, life)->group;
 }
 
 static int own_category(struct walk *w, const char *name)
@@ -375,7 +383,7 @@ static void find_categories(struct walk *w)
     judge_freed(w);
     for (uint32_t i = 0; i < w->d->lives_n; i++) {
         const struct snap_life *l = walk_life(w, i);
-        const char *own = snap_text(w->s, w->s->origins[origin_of(w, l)].category);
+        const char *own = snap_text(w->s, w->s->origins[walk_origin(w, i)].category);
         if (own[0])
             w->category[i] = (uint8_t)own_category(w, own);
         else if (!was_freed(l))

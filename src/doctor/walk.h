@@ -89,6 +89,10 @@ int64_t walk_live_change(const struct walk *w, uint32_t event);
 int64_t walk_reserved_change(const struct walk *w, uint32_t event);
 /* What a life's allocation was labelled; of its block where the allocation was not recorded. */
 const struct stack_label *walk_label(const struct walk *w, uint32_t life);
+/* The group of its node where that is known, else of its label. */
+uint32_t walk_group(const struct walk *w, uint32_t life);
+/* Who asked for it, in snapshots of our own; 0: not known. An index of `origins`. */
+uint32_t walk_origin(const struct walk *w, uint32_t life);
 /* The phase of the program at an event, of that or of the nearest one before that has a stack. */
 enum moment walk_phase_at(const struct walk *w, uint32_t event, bool *loss);
 /* Whether the backward pass had just begun there: less than a tenth of it lies before. */
