@@ -318,6 +318,20 @@ fill_error(const struct advice *a, const char *original, const char *path, struc
     str_release(&all);
 }
 
+/* The error as it was raised; where a budget refused what there was room for, whose it is (B6). */
+static void say_original(const struct run_oom *o, const struct err *e, struct str *out)
+{
+    char budget[32];
+    str_add(out, e->text);
+    if (!o->before_start && o->budget_bytes > 0 && o->room_bytes == o->budget_bytes)
+        str_printf(
+            out,
+            "; the budget of --memory-gib has %s: a larger --memory-gib (target.memory_gib of a "
+            "queued run) allows more",
+            bytes_text(o->budget_bytes, budget, sizeof budget));
+    str_printf(out, "%s%s", e->detail[0] ? "; " : "", e->detail);
+}
+
 json_t *oom_explain(const struct fit_options *o, const struct run *r, struct err *e)
 {
     struct advice a = {0};
@@ -328,7 +342,7 @@ json_t *oom_explain(const struct fit_options *o, const struct run *r, struct err
     a.fits = run_fits_rooms(r, &a.oom);
     str_init(&original);
     str_init(&a.text);
-    str_printf(&original, "%s%s%s", e->text, e->detail[0] ? "; " : "", e->detail);
+    say_original(&a.oom, e, &original);
     a.list = json_array();
     a.fit.o = *o;
     a.fit.o.allow = NULL;

@@ -221,6 +221,21 @@ def test_dynamic_storage_promises_nothing(snug):
     assert "fits as a static plan" in result.doc["error"]["message"], result
 
 
+# ids: B6
+def test_budget_refuses_at_an_operator(snug):
+    """Value by value a budget is met while the run goes: the message says whose it is, unless the card is the tighter."""
+    need_fashion()
+    graph = snug.write("g.json", training_graph(model=CNN, loader__batch_size=512, train__max_steps=3))
+    peak = snug.json("plan", graph).doc["peak_bytes"]
+    budget = ("--memory", "dynamic", "--memory-gib", repr((peak + MIB) / GIB))
+    for more, env, told in (((), {}, True), (("--device", "cuda"), card(GIB), True),
+                            (("--device", "cuda"), card(peak + MIB + MIB // 2), False)):
+        result = snug.json("run", graph, *budget, *more, env=env)
+        *_, original = texts(result)
+        assert not result.doc["oom"]["before_start"], result
+        assert ("--memory-gib" in original and "target.memory_gib" in original) == told, original
+
+
 # ids: O1
 def test_figures_count_every_executor(snug):
     """Out of memory in an evaluation: what the trained model keeps is live, and its segments are reserved."""
