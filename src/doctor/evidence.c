@@ -34,6 +34,8 @@ void evidence_init(struct evidence *v)
         .smi_used = u,
         .smi_total = u,
         .smi_largest = u,
+        .smi_explained = u,
+        .smi_utilisation = -1,
         .largest_free = u,
         .free_sum = u,
         .grows_by = u,
@@ -316,11 +318,15 @@ static void take_smi(const struct text_facts *f, struct evidence *v)
     if (at >= 0) {
         v->smi_used = s->gpu[at].used;
         v->smi_total = s->gpu[at].total;
+        v->smi_utilisation = s->gpu[at].utilisation;
     }
     for (int i = 0; i < s->n_processes; i++) {
         const struct smi_process *p = &s->process[i];
         if (at >= 0 && p->gpu >= 0 && p->gpu != s->gpu[at].index)
             continue;
+        if (amount_known(p->used))
+            v->smi_explained =
+                amount_known(v->smi_explained) ? amount_add(v->smi_explained, p->used) : p->used;
         if (amount_known(p->used) && p->used.bytes >= 100 * mib)
             v->smi_processes++;
         if (amount_known(p->used) && p->used.bytes > v->smi_largest.bytes) {

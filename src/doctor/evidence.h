@@ -71,7 +71,9 @@ struct evidence {
     bool has_smi;
     struct amount smi_used, smi_total; /* of the card */
     struct amount smi_largest;         /* use of its largest process */
+    struct amount smi_explained;       /* by its processes */
     int smi_processes;                 /* with a known use, on it */
+    int smi_utilisation;               /* percent; -1 unknown */
     char smi_name[64];                 /* of the largest process */
 
     /* a snapshot (src/doctor's snapshot analysis fills these) */

@@ -131,6 +131,13 @@ static bool device(struct cursor *c, struct message *m)
     return true;
 }
 
+/* Whether the field that is next ends in "in total by PyTorch". */
+static bool of_total(const struct cursor *c)
+{
+    const char *at = strstr(c->p, "intotalbypytorch");
+    return at && at - c->p < 16 && !memchr(c->p, ';', (size_t)(at - c->p));
+}
+
 /* "; 4.04 GiB already allocated" and the like until the bracket closes. */
 static void old_fields(struct cursor *c, struct message *m)
 {
@@ -152,6 +159,8 @@ static void old_fields(struct cursor *c, struct message *m)
             m->reserved = a, m->era = ERA_RESERVED;
         else if (lit(c, "cached"))
             cached = a, m->era = ERA_CACHED;
+        else if (of_total(c)) /* typed by hand */
+            m->reserved = a, m->era = ERA_RESERVED;
         c->p += strcspn(c->p, ";)");
         if (!*c->p)
             c->more = true;
@@ -264,6 +273,15 @@ static void read_torch(struct cursor *c, struct message *m)
             strncmp(c->p, "xpu", 3) == 0 || strncmp(c->p, "device", 6) == 0 || !c->p[1])
             new_fields(c, m);
     }
+}
+
+/* "Tried to allocate R (GPU 0; ...)" or "... R. GPU 0 has a total capacity": where what is before
+ * it was left out; without a card's figures it may be anything. */
+static void read_torch_cut(struct cursor *c, struct message *m)
+{
+    read_torch(c, m);
+    bool figures = amount_known(m->total) || amount_known(m->free) || amount_known(m->allocated);
+    m->id = figures ? MESSAGE_TORCH : c->more ? m->id : MESSAGE_COUNT;
 }
 
 static void read_mps(struct cursor *c, struct message *m)
@@ -413,6 +431,15 @@ static void read_cpu(struct cursor *c, struct message *m)
     (void)size(c, &m->request);
 }
 
+/* "unable to mmap 16060617592 bytes from file <...>: Cannot allocate memory (12)" */
+static void read_mmap(struct cursor *c, struct message *m)
+{
+    (void)snprintf(m->backend, sizeof m->backend, "cpu");
+    (void)size(c, &m->request);
+    if (!seek(c, "cannotallocatememory", 600) && !c->more)
+        m->id = MESSAGE_COUNT;
+}
+
 static void read_numpy(struct cursor *c, struct message *m)
 {
     (void)snprintf(m->backend, sizeof m->backend, "cpu");
@@ -444,10 +471,12 @@ static void read_shm(struct cursor *c, struct message *m)
         m->id = MESSAGE_COUNT;
 }
 
-/* "2.12G (2282521344 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY" */
+/* "2.12G (2282521344 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY", and XLA's "request for 6.27GiB
+ * (6727663616B) on device ordinal 0" */
 static void read_tensorflow(struct cursor *c, struct message *m)
 {
     struct amount rounded = amount_unknown;
+    (void)lit(c, "requestfor");
     bool first = size(c, &rounded);
     if (first && lit(c, "(")) {
         (void)size(c, &m->request);
@@ -455,7 +484,7 @@ static void read_tensorflow(struct cursor *c, struct message *m)
     }
     if (first && !amount_known(m->request))
         m->request = rounded;
-    if (!first || !lit(c, "fromdevice"))
+    if (!first || (!lit(c, "fromdevice") && !lit(c, "ondeviceordinal")))
         if (!c->more)
             m->id = MESSAGE_COUNT;
 }

@@ -389,8 +389,13 @@ bool smi_line(struct smi_reader *r, const char *line, int64_t number)
             return true;
         }
         /* Tables are pasted without their head too. */
-        if (r->section != TABLE && r->section != PROCESSES && !has(s, "Processes:"))
+        if (r->section != TABLE && r->section != PROCESSES && !has(s, "Processes:")) {
+            if (has(s, ".0 O") && name_line(r, s)) { /* a bus id, then Off or On */
+                r->section = TABLE;
+                return true;
+            }
             return has(s, "MiB /") && use_line(r, s, number);
+        }
         return table_line(r, s, number);
     }
     if ((*s == '+' || *s == '=') && !has(s, "NVSMI LOG"))

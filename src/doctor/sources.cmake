@@ -2,7 +2,7 @@ set(SOURCES snapshot.c snapshot_input.c snapshot_build.c snapshot_rows.c snapsho
 set(TESTS snapshot_test.c replay_test.c)
 set(FUZZ snapshot_fuzz.c replay_fuzz.c)
 list(APPEND SOURCES
-    amount.c finder.c message.c trace.c summary.c smi.c series.c text_line.c text.c
+    amount.c finder.c message.c trace.c summary.c smi.c series.c text_line.c said.c text.c
     labels.c walk.c holders.c growth.c layout.c study.c snapshot_report.c snapshot_text.c timeline.c snapshot_page.c diff.c
     evidence.c evidence_snapshot.c verdict.c symptoms.c report.c doctor.c)
 list(APPEND TESTS text_test.c corpus_test.c study_test.c)

@@ -9,6 +9,7 @@
 #include "doctor/text.h"
 
 #include "doctor/finder.h"
+#include "doctor/said.h"
 #include "doctor/text_line.h"
 
 #include "base/str.h"
@@ -233,7 +234,7 @@ static size_t read_open(struct text_reader *r, struct source *s, bool final)
         s->open = false;
         emit(r, s, &m, s->open_line);
     }
-    return used;
+    return m.id < MESSAGE_COUNT ? used : 0; /* it was none: what is in it may be one */
 }
 
 static void read_hits(struct text_reader *r, struct source *s, const struct hit *hits, int n)
@@ -360,10 +361,7 @@ static void whole_line(struct text_reader *r, struct source *s, const char *line
     size_t used, n = strlen(line);
     while (n && isspace((unsigned char)line[n - 1]))
         n--;
-    bool killed = (n == 6 && memcmp(line, "Killed", 6) == 0) ||
-                  (n > 8 && n < 160 && strstr(line, "Killed   ") != NULL) ||
-                  (n > 8 && n < 200 && strstr(line, ": Killed") && str_starts(line, "/")) ||
-                  (n > 12 && n < 200 && strstr(line, " Killed ") && strstr(line, ": line "));
+    bool killed = said_killed(line);
     bool python = str_starts(line, "MemoryError") && (n == 11 || line[11] == ':');
     if (!killed && !python)
         return;
@@ -410,7 +408,7 @@ static void take_line(struct text_reader *r, const char *line)
     trim(s);
     if (traced && s->late_line && s->late_line < f->lines)
         late_frames(r, s);
-    if (mask >> WORD_KILLED & 1 || *rest == 'M')
+    if (mask >> WORD_KILLED & 1 || (unsigned char)*rest >= 0x80 || (*rest && strchr("MGTU", *rest)))
         whole_line(r, s, rest);
     if (table || s->summary.open || mask >> WORD_SMI & 1 || smi_reading(&r->smi))
         tables(r, s, rest, line);
@@ -419,6 +417,13 @@ static void take_line(struct text_reader *r, const char *line)
         s->step = step;
         f->steps++;
     }
+    if (mask >> WORD_FIGURE & 1 && !traced && !table && said_growth(rest))
+        mask |= (uint64_t)1 << WORD_SAID_GROWS;
+    enum said_moment moment = traced || table ? SAID_NOTHING : said_moment(rest);
+    if (moment == SAID_EVALUATION)
+        mask |= (uint64_t)1 << WORD_EVALUATING;
+    else if (moment == SAID_TRAINING && !(mask >> WORD_EVALUATING & 1))
+        mask |= (uint64_t)1 << WORD_TRAINING;
     if (mask)
         note_words(r, s, mask);
     if (mask >> WORD_STATS & 1 && summary_stats_line(&r->stats, rest) && !r->stats.line)

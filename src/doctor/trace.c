@@ -74,6 +74,8 @@ static const struct {
     {MOMENT_EVALUATION, PART_FUNCTION, "test_epoch"},
     {MOMENT_EVALUATION, PART_FUNCTION, "inference"},
     {MOMENT_EVALUATION, PART_FUNCTION, "infer"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "nested_concat"},
+    {MOMENT_EVALUATION, PART_FUNCTION, "torch_pad_and_concatenate"},
     {MOMENT_EVALUATION, PART_CODE, "evaluate("},
     {MOMENT_EVALUATION, PART_CODE, "validate("},
     {MOMENT_EVALUATION, PART_CODE, "val_loader"},
@@ -103,16 +105,61 @@ static const struct {
     {MOMENT_FORWARD, PART_FUNCTION, "_call_impl"},
     {MOMENT_FORWARD, PART_FUNCTION, "__call__"}};
 
+static bool installed(const char *file)
+{
+    static const char *const marks[] = {
+        "site-packages",      "dist-packages", "/torch/",       "lib/python", "<frozen",
+        "<string>",           "importlib",     "anaconda3/lib", "\\lib\\",    "\\Lib\\",
+        "<__array_function__"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (strstr(file, marks[i]))
+            return true;
+    return false;
+}
+
+/* Functions whose name begins with what they do: "test_net", "eval_epoch", "validate_one". Tests of
+ * a program (test_x.py, tests/) are named so too and are no evaluation of a model. */
+static bool evaluation_by_name(const struct frame *f)
+{
+    static const char *const heads[] = {"test_",     "eval_",       "evaluate_", "valid_",
+                                        "validate_", "validation_", "val_",      "inference_",
+                                        "predict_",  "infer_"};
+    const char *base = f->file + strlen(f->file);
+    while (base > f->file && base[-1] != '/' && base[-1] != '\\')
+        base--;
+    if (str_starts(base, "test_") || strstr(f->file, "/tests/") || strstr(f->file, "loader"))
+        return false;
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        if (str_starts(f->function, heads[i]) && !strstr(f->function, "loader"))
+            return true;
+    static const char *const files[] = {"predict", "inference", "infer",    "evaluate", "eval",
+                                        "demo",    "test",      "validate", "val"};
+    /* a script by its name, where it calls the model */
+    bool script = strcmp(f->function, "<module>") == 0 || strcmp(f->function, "main") == 0;
+    if (!script || installed(f->file) || !strstr(f->code, " = ") || !strchr(f->code, '(') ||
+        strstr(f->code, ".cuda(") || strstr(f->code, ".to("))
+        return false;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        size_t n = strlen(files[i]);
+        if (str_starts(base, files[i]) && (strcmp(base + n, ".py") == 0 || base[n] == '_'))
+            return true;
+    }
+    return false;
+}
+
 static enum moment phase_of(const struct frame *f)
 {
+    enum moment found = MOMENT_NONE;
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
         bool hit = signs[i].part == PART_FUNCTION ? strcmp(f->function, signs[i].needle) == 0
                    : signs[i].part == PART_FILE   ? strstr(f->file, signs[i].needle) != NULL
                                                   : strstr(f->code, signs[i].needle) != NULL;
-        if (hit)
+        if (hit && signs[i].phase > MOMENT_FORWARD)
             return signs[i].phase;
+        if (hit)
+            found = signs[i].phase;
     }
-    return MOMENT_NONE;
+    return evaluation_by_name(f) ? MOMENT_EVALUATION : found;
 }
 
 static const struct {
@@ -124,6 +171,8 @@ static const struct {
     {HINT_NO_GRAD, "with torch.inference_mode()", "`"},
     {HINT_NO_GRAD, "@torch.inference_mode()", "`"},
     {HINT_NO_GRAD, "set_grad_enabled(False", NULL},
+    {HINT_CONTEXT, "torch._C._cuda_init()", NULL},
+    {HINT_CONTEXT, "cuCtxCreate", NULL},
     {HINT_RETAIN_GRAPH, "retain_graph=True", NULL},
     {HINT_RETAIN_GRAPH, "retain_graph = True", NULL},
     {HINT_SUMS_LOSS, "loss += loss", ".item()"},
@@ -178,6 +227,11 @@ unsigned trace_code_hints(const char *code)
         if (has_sign(code, code_signs[i].needle) &&
             !(code_signs[i].unless && strstr(code, code_signs[i].unless)))
             hints |= code_signs[i].hint;
+    /* Without history, but on the card all the same. */
+    const char *kept = strstr(code, ".append(");
+    if (kept && strstr(kept, ".detach()") && !strstr(kept, ".cpu()") && !strstr(kept, ".item()") &&
+        !strstr(kept, "numpy"))
+        hints |= HINT_APPENDS;
     return hints;
 }
 
@@ -185,22 +239,14 @@ static const struct {
     unsigned hint;
     const char *file;
 } file_signs[] = {
-    {HINT_TRAINER, "transformers/trainer"},        {HINT_TRAINER, "pytorch_lightning/"},
-    {HINT_TRAINER, "lightning/pytorch/"},          {HINT_NO_GRAD, "torch/utils/_contextlib.py"},
-    {HINT_NO_GRAD, "torch/autograd/grad_mode.py"}, {HINT_CHECKPOINT, "torch/utils/checkpoint.py"},
+    {HINT_KEEPS_RESULTS, "transformers/trainer_pt_utils.py"},
+    {HINT_TRAINER, "transformers/trainer"},
+    {HINT_TRAINER, "pytorch_lightning/"},
+    {HINT_TRAINER, "lightning/pytorch/"},
+    {HINT_NO_GRAD, "torch/utils/_contextlib.py"},
+    {HINT_NO_GRAD, "torch/autograd/grad_mode.py"},
+    {HINT_CHECKPOINT, "torch/utils/checkpoint.py"},
     {HINT_AUTOCAST, "torch/amp/autocast_mode.py"}};
-
-static bool installed(const char *file)
-{
-    static const char *const marks[] = {
-        "site-packages",      "dist-packages", "/torch/",       "lib/python", "<frozen",
-        "<string>",           "importlib",     "anaconda3/lib", "\\lib\\",    "\\Lib\\",
-        "<__array_function__"};
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (strstr(file, marks[i]))
-            return true;
-    return false;
-}
 
 /* The frame's place is known; called again when its code is. */
 static void weigh(struct trace *t, const struct frame *f)
@@ -325,9 +371,25 @@ static bool code_line(struct trace *t, const char *s, bool indented)
     return true;
 }
 
+/* Colab makes links of paths: "[/usr/.../x.py](https://localhost:8080/#) in forward(x)". */
+static bool unlinked(const char *s, char *out, size_t cap)
+{
+    const char *end = *s == '[' ? strstr(s, "](http") : NULL;
+    const char *close = end ? strchr(end, ')') : NULL;
+    if (!close || (s[1] != '/' && s[1] != '<' && s[1] != '~'))
+        return false;
+    (void)snprintf(out, cap, "%.*s%s", (int)(end - s - 1), s + 1, close + 1);
+    return true;
+}
+
 bool trace_line(struct trace *t, const char *line, int64_t number)
 {
+    char plain[512];
     const char *s = line + strspn(line, " \t");
+    if (unlinked(s, plain, sizeof plain)) {
+        s = line = plain;
+        t->open = true;
+    }
     size_t n = (size_t)(s - line);
     const char *mark = strchr(s, 'T');
     if (mark && strstr(mark, "Traceback (most recent call last)")) {

@@ -36,6 +36,7 @@ enum trace_hint {
     HINT_AUTOCAST = 256,    /* mixed precision is on */
     HINT_TRAINER = 512,     /* a framework's own loop, which turns gradients off by itself */
     HINT_KEEPS_HIDDEN = 1024, /* hidden states or attention maps are kept */
+    HINT_CONTEXT = 8192,      /* the first call of all, which makes the context */
     HINT_STATE_ON_DEVICE =
         2048 /* a checkpoint is read onto the device (torch.load, no map_location) */
 };

@@ -30,12 +30,17 @@
 #define FITS_ALLOWED                                                                               \
     (KNOWN(v->request) && KNOWN(v->reserved) &&                                                    \
      v->reserved.bytes + v->request.bytes <= v->allowed.bytes)
-#define OTHER_COUNTS other_counts(v)
+#define OTHER_COUNTS other_decides(v)
+#define OTHER_LARGE other_counts(v)
 #define SLACK_COUNTS slack_counts(v)
 #define SLACK_LEADS (SLACK_COUNTS && 3 * v->slack.bytes >= v->other.bytes)
 #define AT_EVALUATION at_evaluation(v)
 #define PIECES_COUNT pieces_count(v)
 #define SMI_FULL smi_full(v)
+#define TIGHT                                                                                      \
+    (KNOWN(v->allocated) && KNOWN(v->request) && KNOWN(v->total) &&                                \
+     (double)(v->allocated.bytes + v->request.bytes) >= 0.85 * (double)v->total.bytes)
+#define SMI_HIDDEN smi_hidden(v)
 #define MOMENT_EARLY (v->iterations == 0)
 #define SPLITS_COUNT splits_count(v)
 
@@ -54,6 +59,12 @@ static bool other_counts(const struct evidence *v)
     double least = exact ? 0.3 * (double)GIB : 1.6 * (double)GIB;
     return KNOWN(v->other) && KNOWN(v->total) && (double)v->other.bytes > least &&
            (double)v->other.bytes > 0.12 * (double)v->total.bytes;
+}
+
+/* They are the cause only where the request would fit without them. */
+static bool other_decides(const struct evidence *v)
+{
+    return other_counts(v) && !(KNOWN(v->gap) && v->other.bytes < v->gap.bytes);
 }
 
 static bool slack_counts(const struct evidence *v)
@@ -82,6 +93,16 @@ static bool smi_full(const struct evidence *v)
     if (!KNOWN(v->smi_used) || !KNOWN(v->smi_total))
         return false;
     return (double)v->smi_used.bytes >= 0.85 * (double)v->smi_total.bytes;
+}
+
+/* Processes are listed, the card does nothing, and much of it is nobody's. */
+static bool smi_hidden(const struct evidence *v)
+{
+    if (!KNOWN(v->smi_used) || !KNOWN(v->smi_total) || v->smi_utilisation < 0 ||
+        v->smi_utilisation > 5 || v->windows)
+        return false;
+    int64_t rest = v->smi_used.bytes - (KNOWN(v->smi_explained) ? v->smi_explained.bytes : 0);
+    return rest >= 2 * GIB && rest >= v->smi_total.bytes / 5;
 }
 
 static bool splits_count(const struct evidence *v)
