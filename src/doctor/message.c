@@ -399,6 +399,9 @@ static void read_old(struct cursor *c, struct message *m)
     struct cursor at = *c;
     if (seek(&at, "thccachinghostallocator", 120))
         m->id = MESSAGE_PINNED;
+    at = *c;
+    if (seek(&at, "thcgeneral.c", 140))
+        m->id = MESSAGE_CONTEXT; /* where 0.x made the context */
 }
 
 static void read_check(struct cursor *c, struct message *m)

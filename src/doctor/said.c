@@ -41,7 +41,9 @@ bool said_growth(const char *line)
         "in case",
         "may ",
         "might ",
-        "to increase",
+        "try to increase",
+        "order to increase",
+        "want to increase",
         "increase the mem",
         "increase memory",
         "increase your",
@@ -54,11 +56,31 @@ bool said_growth(const char *line)
     static const char *const things[] = {"memory",    "vram",    "cpu ram",
                                          "ram usage", "gpu mem", "gpu ram"};
     static const char *const verbs[] = {
-        "grow",        "grew",          "increasing",       "increases", "increased",
-        "ly increase", "will increase", "keep increas",     "rising",    "rises",
-        "climb",       "goes up",       "going up",         "went up",   "accumulat",
-        "creep",       "leak",          "piles up",         "fills up",  "blows up",
-        "explod",      "more and more", "bigger and bigger"};
+        "grow",
+        "grew",
+        "increasing",
+        "increases",
+        "increased",
+        "ly increase",
+        "will increase",
+        "to increase",
+        "continue to grow",
+        "keep increas",
+        "rising",
+        "rises",
+        "climb",
+        "goes up",
+        "going up",
+        "went up",
+        "accumulat",
+        "creep",
+        "leak",
+        "piles up",
+        "fills up",
+        "blows up",
+        "explod",
+        "more and more",
+        "bigger and bigger"};
     char s[LOOK];
     lower(line, s, sizeof s);
     if (ANY(s, not_said))
