@@ -335,7 +335,8 @@ static void host_rows(const json_t *plan, const struct bill_options *o, struct s
     json_t *row;
     size_t i;
     str_printf(
-        out, "  %-18s %12s\n", "data and loaders",
+        out, "  %-18s %12s\n",
+        json_object_get(plan, "offload_bytes_planned") ? "on the host" : "data and loaders",
         bytes_text(json_get_i64(plan, "host_bytes_planned", 0), size, sizeof size));
     json_array_foreach(json_object_get(plan, "host"), i, row) str_printf(
         out, "    %-16s %12s  %s\n", json_get_str(row, "node", ""),

@@ -1,5 +1,6 @@
 """Offloading on simulated cards: the same bits, less on the card, and what lies on the host planned and measured."""
 import glob
+import json
 import os
 import shutil
 
@@ -116,6 +117,27 @@ def test_state_on_host_resumes(snug):
 
 
 # ids: L4
+def test_two_loops(snug):
+    """A second loop goes on from the first one's weights and state, wherever each keeps its own."""
+    trainer = trainer_on_card(snug, batch=8)
+    graph = json.load(open(trainer.graph(None)))
+    graph["nodes"].append({"id": "then", "type": "TrainingLoop", "position": {"x": 0, "y": 0},
+                           "data": {"params": {"epochs": 1, "max_steps": 3}}})
+    for e in graph["edges"]:
+        e["source"] = "then" if e["source"] == "train" else e["source"]
+    for a, p in (("loader", "dataloader"), ("train", "model"), ("train", "optimizer"), ("loss", "loss_fn")):
+        graph["edges"].append({"id": "then-" + p, "source": a, "sourceHandle": p, "target": "then", "targetHandle": p})
+    plain = run(snug, graph)
+    for loops in (["train"], ["then"], ["train", "then"]):
+        for mode in ("planned", "dynamic"):
+            sets = [w for i in loops for s in (STATE, ACTIVATIONS) for w in ("--set", s.replace("TrainingLoop", i))]
+            doc, weights = run(snug, graph, *sets, "--memory", mode)
+            assert weights == plain[1], (loops, mode)
+            assert doc["offload_bytes_measured"] == doc["offload_bytes_planned"] > 0, doc
+            assert mode == "dynamic" or doc["peak_bytes_measured"] == doc["peak_bytes_planned"], doc
+
+
+# ids: L4
 def test_offload_without_effect(snug):
     """On the CPU, and with nothing to move, the run says so; `fit` offers it on cards only."""
     trainer = trainer_on_card(snug)
@@ -149,9 +171,9 @@ def saved(graph):
     return graph
 
 
-def run(snug, graph, **more):
+def run(snug, graph, *args, **more):
     """The document, and the weights as saved."""
-    done = snug.json("run", snug.write("g.json", graph), "--device", "cuda:0", timeout=1800, **more)
+    done = snug.json("run", snug.write("g.json", graph), "--device", "cuda:0", *args, timeout=1800, **more)
     assert done.rc == 0, done
     with open(os.path.join(snug.home, "models", "after.pt"), "rb") as file:
         return done.doc, file.read()
