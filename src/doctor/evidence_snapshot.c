@@ -74,8 +74,30 @@ static void over_time(const struct study *x, const struct study_device *d, struc
 }
 
 /* Whether an evaluation keeps its graph, where it can be told. */
-static void evaluation(const struct study_device *d, struct evidence *v)
+/* A loop of forward passes without any backward pass, whose activations live until the next one: an
+ * evaluation, whatever its functions are called. */
+static bool never_goes_back(const struct study *x, const struct study_device *d)
 {
+    const struct growth_report *g = &d->growth;
+    if (!g->by || g->by_optimizer || !g->swings || d->moment == SNAP_NONE)
+        return false;
+    for (uint32_t i = g->begins[0]; i <= d->moment; i++) {
+        const struct snap_event *e = &x->s->events[i];
+        uint8_t phase = x->labels.of[e->stack].phase;
+        if (e->action == SNAP_ALLOC && (phase == MOMENT_BACKWARD || phase == MOMENT_OPTIMIZER))
+            return false;
+    }
+    return d->phase == MOMENT_FORWARD && d->kept_share >= kept_with_grad;
+}
+
+static void evaluation(const struct study *x, const struct study_device *d, struct evidence *v)
+{
+    if (never_goes_back(x, d)) {
+        v->phase = MOMENT_EVALUATION;
+        v->phases |= 1u << MOMENT_EVALUATION;
+        v->graph_retained = true;
+        return;
+    }
     if (d->phase != MOMENT_EVALUATION || d->kept_share < 0)
         return;
     if (d->kept_share >= kept_with_grad)
@@ -146,7 +168,7 @@ void evidence_from_study(const struct study *x, struct evidence *v)
         v->allowed = amount_exact(s->snug.limit_bytes);
     where(x, d, v);
     over_time(x, d, v);
-    evaluation(d, v);
+    evaluation(x, d, v);
     if (w->oom_event != SNAP_NONE)
         failed_request(d, v);
     evidence_derive(v);

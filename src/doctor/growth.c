@@ -266,6 +266,40 @@ static void by_period(const struct walk *w, uint32_t from, moments *out)
             vec_push(out, i);
 }
 
+/* ---- one line ---- */
+
+/* Where memory ran out: the place of most of what lives, outside of every module and of the
+ * building of one, if it made equal sizes again and again and none was ever freed: each is an
+ * iteration. */
+static void by_line(const struct walk *w, uint32_t from, moments *out)
+{
+    enum { TIMES_MIN = 16 };
+    struct holders h;
+    uint64_t key = 0;
+    int64_t bytes = 0;
+    if (w->oom_event == SNAP_NONE)
+        return;
+    holders_at(w, w->oom_event, SNAP_NONE, &h);
+    if (h.rows_n && h.rows[0].n >= TIMES_MIN && 10 * h.rows[0].bytes >= 6 * h.live_bytes) {
+        const struct stack_label *x = walk_label(w, h.rows[0].largest_life);
+        uint32_t alloc = walk_life(w, h.rows[0].largest_life)->alloc;
+        bool loop = x->own && x->phase == MOMENT_NONE && !(x->marks & (MARK(INIT) | MARK(BUILD)));
+        key = loop && alloc != SNAP_NONE ? key_of(w, alloc) : 0;
+        bytes = h.rows[0].largest_bytes * h.rows[0].n == h.rows[0].bytes ? h.rows[0].bytes : 0;
+    }
+    holders_release(&h);
+    for (uint32_t i = from; key && bytes && i < events_end(w); i++) {
+        if (w->s->events[i].action != SNAP_ALLOC || key_of(w, i) != key)
+            continue;
+        if (w->s->event_life[i] == SNAP_NONE ||
+            !walk_lives(w, w->s->event_life[i] - w->d->lives_first, w->oom_event)) {
+            out->n = 0;
+            return;
+        }
+        vec_push(out, i);
+    }
+}
+
 /* ---- what is live at each beginning ---- */
 
 /* Just before the event that begins it. */
@@ -286,7 +320,16 @@ static void live_at_begins(const struct walk *w, struct growth_report *g, int64_
     *swing = k ? swing_sum / k : 0;
 }
 
-static void judge(const struct walk *w, struct growth_report *g, int64_t swing, bool by_sizes)
+/* Whether one iteration of the period alone may be one layer of a forward pass: layers have equal
+ * sizes, too, and each leaves its activations; an iteration rises and falls by much more. */
+static bool swings(const struct growth_report *g, int64_t swing)
+{
+    return (double)swing >= 3 * g->bytes_per_iteration;
+}
+
+/* It rises in most iterations, and still does in the second half: states and caches that appear in
+ * the first ones are no growth. */
+static void judge(const struct walk *w, struct growth_report *g, int64_t swing)
 {
     int64_t diffs_n = 0, up = 0;
     g->first = g->n >= GROWTH_WARM + 3 ? GROWTH_WARM : g->n > 3 ? 1 : 0;
@@ -298,18 +341,17 @@ static void judge(const struct walk *w, struct growth_report *g, int64_t swing, 
     }
     if (diffs_n > 0) {
         qsort(diffs, (size_t)diffs_n, sizeof *diffs, by_time);
-        g->bytes_per_iteration = (double)diffs[diffs_n / 2];
+        g->bytes_per_iteration = (double)diffs[(diffs_n - 1) / 2];
         g->total_bytes = g->live_bytes[g->n - 1] - g->live_bytes[g->first];
     }
     mem_free(diffs);
+    uint32_t middle = g->first + (g->n - g->first) / 2;
+    int64_t late = diffs_n > 0 ? g->live_bytes[g->n - 1] - g->live_bytes[middle] : 0;
     int64_t least = w->peak_bytes / 100 > MIB ? w->peak_bytes / 100 : MIB;
     g->rising = diffs_n >= 2 && g->bytes_per_iteration > 0 && 10 * up >= 7 * diffs_n &&
-                g->total_bytes >= least &&
+                g->total_bytes >= least && 5 * late >= g->total_bytes &&
                 (double)g->total_bytes >= 0.5 * g->bytes_per_iteration * (double)diffs_n;
-    /* Layers of one forward pass have equal sizes, too, and each leaves its activations: an
-     * iteration rises and falls by much more than what it leaves. */
-    if (by_sizes && (double)swing < 3 * g->bytes_per_iteration)
-        g->rising = false;
+    g->swings = swings(g, swing);
 }
 
 /* ---- what grows ---- */
@@ -395,8 +437,9 @@ static const char *find_iterations(const struct walk *w, uint32_t from, bool tai
 {
     static const char *const ways[] = {"steps of the run",       "annotations",
                                        "steps of the optimizer", "a loop of the program",
-                                       "calls of the model",     "a period of the sizes"};
-    for (int way = tail ? 3 : 0; way < 6; way++) {
+                                       "calls of the model",     "a period of the sizes",
+                                       "a line that comes again"};
+    for (int way = tail ? 3 : 0; way < 7; way++) {
         out->n = 0;
         if (way == 0)
             by_steps(w, from, out);
@@ -406,8 +449,10 @@ static const char *find_iterations(const struct walk *w, uint32_t from, bool tai
             by_optimizer(w, from, out);
         else if (way < 5 && w->s->has_stacks)
             by_loop(w, from, way == 4, out);
-        else if (way == 5 && !w->s->has_stacks)
+        else if (way == 5)
             by_period(w, from, out);
+        else if (way == 6 && w->s->has_stacks)
+            by_line(w, from, out);
         if (enough(out))
             return ways[way];
     }
@@ -451,7 +496,13 @@ void growth_find(const struct walk *w, struct growth_report *out)
     out->n = (uint32_t)m.n;
     out->live_bytes = mem_alloc(((size_t)out->n + 1) * sizeof *out->live_bytes);
     live_at_begins(w, out, &swing);
-    judge(w, out, swing, !w->s->has_stacks);
+    judge(w, out, swing);
+    if (str_starts(out->by, "a period") && !out->swings)
+        out->rising = false;
+    if (str_starts(out->by, "a period") && w->s->has_stacks && !out->rising) {
+        growth_release(out); /* layers, most likely */
+        return;
+    }
     what_stays(w, out);
 }
 

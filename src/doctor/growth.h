@@ -3,7 +3,7 @@
  * ITERATIONS, by the first that gives at least GROWTH_ITERATIONS_MIN: the steps of our own
  * snapshots; the user's annotations (Optimizer.step#..., ProfilerStep#n); steps of the optimizer in
  * the stacks; a line of the user's outermost loop that comes again; calls of the outermost module;
- * a period of the sequence of sizes, where there are no stacks. The live bytes are compared at the
+ * a period of the sequence of sizes; one line that makes the same size again and again. The live bytes are compared at the
  * beginnings; the first two iterations (states, caches and workspaces appear) do not count where
  * there are five or more.
  *
@@ -32,7 +32,8 @@ struct growth_report {
     int64_t *live_bytes; /* there */
     uint32_t n, first;   /* of them the first that counts */
     bool rising;
-    int64_t total_bytes;        /* from the first that counts to the last */
+    bool swings;         /* an iteration rises and falls by three times what it leaves, and more */
+    int64_t total_bytes; /* from the first that counts to the last */
     double bytes_per_iteration; /* the median of the differences */
     struct growth_row *rows;    /* most bytes first */
     uint32_t rows_n;

@@ -184,7 +184,11 @@ TEST(study_verdicts, "T3: what each kind of program died of, from its snapshot")
         {"several", "capacity", "snapshot_full"},
         {"calm", "unknown", "snapshot_calm"},
         {"calm_python", "unknown", "snapshot_calm"},
-        {"limit", "own_limit", "snapshot_limit"}};
+        {"limit", "own_limit", "snapshot_limit"},
+        {"first_forward", "capacity", "snapshot_full"},
+        {"one_line", "growth", "snapshot_growing"},
+        {"no_stacks", "growth", "snapshot_growing"},
+        {"unnamed", "evaluation_graph", "snapshot_evaluation"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *d = diagnose(cases[i].name);
         if (strcmp(json_get_str(d, "kind", ""), cases[i].kind) != 0 ||

@@ -262,7 +262,68 @@ def limited(size):
     return devices
 
 
+def stacks(a, size, *frames):
+    a.frames = list(frames)
+    return a.malloc(size)
+
+
+def first_forward():
+    """Layers of one forward pass: memory rises with each, and that is no growth."""
+    a = alloc_sim.Allocator(capacity=2000 * MIB, seed=27)
+
+    def work():
+        while True:
+            stacks(a, 64 * MIB, frame("forward", MODEL, 20), CALL[0], frame("forward", MODEL, 50), CALL[0], frame("train", TRAIN, 42))
+    assert until_oom(work)
+    return [a]
+
+
+def one_line():
+    """One line of the program makes the same size in each step, and nothing is ever freed."""
+    a = alloc_sim.Allocator(capacity=2000 * MIB, seed=28)
+
+    def work():
+        while True:
+            stacks(a, 64 * MIB, frame("train_step", TRAIN, 42), frame("main", TRAIN, 90))
+    assert until_oom(work)
+    return [a]
+
+
+def unnamed():
+    """Forward passes with gradients in a function of no telling name; each graph lives until the next is there."""
+    a = alloc_sim.Allocator(capacity=2600 * MIB, seed=29)
+
+    def work():
+        old, k = [], 0
+        while True:
+            new = [stacks(a, (30 + i + 2 * k) * MIB, frame("forward", MODEL, 20), CALL[0], frame("forward", MODEL, 50 + i), CALL[0], frame("main", TRAIN, 42))
+                   for i in range(20)]
+            for b in old:
+                a.frames = [frame("main", TRAIN, 42)]
+                a.free(b)
+            old, k = new, k + 1
+    assert until_oom(work)
+    return [a]
+
+
+def no_stacks():
+    a = alloc_sim.Allocator(capacity=2000 * MIB, seed=30)
+
+    def work():
+        while True:
+            got = [stacks(a, n * MIB) for n in (300, 50, 40, 41)]
+            stacks(a, 30 * MIB)
+            for b in got:
+                a.free(b)
+    assert until_oom(work)
+    return [a]
+
+
 def cases():
+    yield "first_forward", first_forward()
+    yield "one_line", one_line()
+    yield "unnamed", unnamed()
+    yield "no_stacks", no_stacks()
     yield "growth", growth("results", 4000 * MIB)
     yield "graph", growth("graph", 12000 * MIB)
     yield "graph_python", growth("graph", 12000 * MIB, cpp=False)
