@@ -410,6 +410,9 @@ static void read_check(struct cursor *c, struct message *m)
     m->era = ERA_0;
     if (seek(&at, "thccachinghostallocator", 100))
         m->id = MESSAGE_PINNED;
+    at = *c;
+    if (seek(&at, "thcgeneral.c", 140))
+        m->id = MESSAGE_CONTEXT;
     if (!seek(c, "outofmemory", 220))
         m->id = MESSAGE_COUNT; /* another error of the same check */
 }

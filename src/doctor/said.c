@@ -135,7 +135,7 @@ enum said_moment said_moment(const char *line)
         char before = p > s ? p[-1] : 0;
         bool bracket = (before == '(' && p[n] == ')') || (before == '[' && p[n] == ']');
         bool label = first && (!p[n] || strchr(":[(|", p[n]) ||
-                               (p[n] == ' ' && (strchr(":[(|#0123456789", p[n + 1]) || !p[n + 1])));
+                               (p[n] == ' ' && (strchr(":[(|#", p[n + 1]) || !p[n + 1])));
         if ((bracket || label) && is_word(p, n, evaluation, sizeof evaluation / sizeof *evaluation))
             return SAID_EVALUATION;
         if ((bracket || label) && is_word(p, n, training, sizeof training / sizeof *training))

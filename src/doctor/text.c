@@ -420,7 +420,7 @@ static void take_line(struct text_reader *r, const char *line)
     if (mask >> WORD_FIGURE & 1 && !traced && !table && said_growth(rest))
         mask |= (uint64_t)1 << WORD_SAID_GROWS;
     enum said_moment moment = traced || table ? SAID_NOTHING : said_moment(rest);
-    if (moment == SAID_EVALUATION)
+    if (moment == SAID_EVALUATION && (s->training_line || f->steps || (*rest | 32) != 't'))
         mask |= (uint64_t)1 << WORD_EVALUATING;
     else if (moment == SAID_TRAINING && !(mask >> WORD_EVALUATING & 1))
         mask |= (uint64_t)1 << WORD_TRAINING;

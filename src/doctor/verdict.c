@@ -61,15 +61,9 @@ static bool other_counts(const struct evidence *v)
            (double)v->other.bytes > 0.12 * (double)v->total.bytes;
 }
 
-/* They are the cause only where the request would fit without them. Where no use of processes is
- * printed, the own context, libraries and the desktop are in it: then it has to be 30% of what is
- * live here. */
+/* They are the cause only where the request would fit without them. */
 static bool other_decides(const struct evidence *v)
 {
-    bool exact = v->own_printed || v->n_processes > 0;
-    if (!exact && KNOWN(v->allocated) &&
-        10 * (v->other.bytes / MIB) < 3 * (v->allocated.bytes / MIB))
-        return false;
     return other_counts(v) && !(KNOWN(v->gap) && v->other.bytes < v->gap.bytes);
 }
 
@@ -91,7 +85,8 @@ static bool at_evaluation(const struct evidence *v)
 {
     if (BACKWARD || v->phase == MOMENT_LOADER)
         return false;
-    return (v->phases >> MOMENT_EVALUATION & 1) || (!v->has_trace && v->evaluating);
+    return (v->phases >> MOMENT_EVALUATION & 1) ||
+           ((!v->has_trace || v->phases <= 1) && v->evaluating);
 }
 
 static bool smi_full(const struct evidence *v)
