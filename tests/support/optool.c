@@ -434,6 +434,7 @@ static enum status job_run(struct job *j, struct err *e)
     TRY(exec_map(j->x, e));
     write_states(j);
     for (int64_t run = 0; run < runs; run++) {
+        TRY(exec_inputs_ready(j->x, 0, e));
         write_inputs(j, run, runs);
         TRY(exec_run(j->x, 0, e));
     }
