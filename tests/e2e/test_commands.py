@@ -154,6 +154,7 @@ def test_document_when_memory_is_exhausted(snug):
     assert 3 in seen
 
 
+# ids: O2
 def test_little_address_space(snug):
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))

@@ -60,7 +60,7 @@ def test_card_a_third_too_small(snug):
             assert again.doc["peak_bytes_planned"] == item["peak_bytes"] == again.doc["peak_bytes_measured"], (item, again)
 
 
-# ids: O1 O4
+# ids: O1 O2 O4
 def test_budget_on_the_cpu_has_no_memory_line(snug):
     need_fashion()
     graph = snug.write("g.json", training_graph(model=WIDE))
