@@ -154,6 +154,14 @@ static void show_lines(const char *label, const char *text)
     }
 }
 
+/* Whether the text itself says "TYPE (NODE)", as reports of several lines do. */
+static bool names_node(const struct err *e)
+{
+    char name[sizeof e->node + sizeof e->node_type + 4];
+    (void)snprintf(name, sizeof name, "%s (%s)", e->node_type, e->node);
+    return strstr(e->text, name) != NULL;
+}
+
 static void show_error(enum status st, const struct err *e)
 {
     bool colour = colour_on(stderr);
@@ -162,7 +170,7 @@ static void show_error(enum status st, const struct err *e)
         (void)fprintf(stderr, "snug: interrupted: %s\n", e->text);
     else
         (void)fprintf(stderr, "snug: %serror:%s %s\n", red, plain, e->text);
-    if (e->node[0])
+    if (e->node[0] && !names_node(e))
         (void)fprintf(
             stderr, "  node: %s%s%s%s\n", e->node, e->node_type[0] ? " (" : "", e->node_type,
             e->node_type[0] ? ")" : "");

@@ -28,6 +28,17 @@ static const struct option options[] = {
 #undef OPTION
 };
 
+/* Words of an option for one command. */
+static const struct meaning {
+    const char *command;
+    enum option_id id;
+    const char *value, *about;
+} meanings[] = {
+#define MEANING(command, id, value, about) {#command, OPTION_##id, value, about},
+#include "cli/option_meanings.def"
+#undef MEANING
+};
+
 static const struct command commands[] = {
 #define COMMAND(name, function, most, arguments, options, about, help)                             \
     {#name, function, most, arguments, options, about, help},
@@ -310,6 +321,20 @@ void args_help(struct str *out)
         "Then:  snug run examples/fashion-cnn/graph.json\n");
 }
 
+static void help_option(const struct command *c, enum option_id id, struct str *out)
+{
+    char left[64];
+    const char *value = options[id].value, *about = options[id].about;
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (meanings[i].id == id && strcmp(meanings[i].command, c->name) == 0) {
+            value = meanings[i].value;
+            about = meanings[i].about;
+        }
+    (void)snprintf(
+        left, sizeof left, "--%s%s%s", options[id].name, value ? " " : "", value ? value : "");
+    str_printf(out, "  %-22s %s\n", left, about);
+}
+
 void args_command_help(const struct command *c, struct str *out)
 {
     str_printf(
@@ -319,15 +344,9 @@ void args_command_help(const struct command *c, struct str *out)
     size_t prose = examples ? (size_t)(examples - c->help) : strlen(c->help);
     str_add_n(out, c->help, prose);
     str_add(out, "Options:\n");
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        char left[64];
-        if (!takes(c, (enum option_id)i))
-            continue;
-        (void)snprintf(
-            left, sizeof left, "--%s%s%s", options[i].name, options[i].value ? " " : "",
-            options[i].value ? options[i].value : "");
-        str_printf(out, "  %-22s %s\n", left, options[i].about);
-    }
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (takes(c, (enum option_id)i))
+            help_option(c, (enum option_id)i, out);
     if (takes(c, OPTION_DUMP_AFTER)) {
         str_add(out, "\nPasses, in the order they run:\n");
         for (int i = 0; i < PASS_COUNT; i++)

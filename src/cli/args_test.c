@@ -124,6 +124,16 @@ TEST(args_help_complete, "the help of each command shows all its options and an 
     }
 }
 
+TEST(args_help_meanings, "an option that means something else to a command is explained as that")
+{
+    struct str s;
+    str_init(&s);
+    args_command_help(command_find("replay"), &s);
+    CHECK(strstr(s.data, "--device N ") && strstr(s.data, "one device of the snapshot"));
+    CHECK(!strstr(s.data, "where to run") && strstr(s.data, "what the allocator may reserve"));
+    str_release(&s);
+}
+
 TEST(answer_shapes, "the document has schema, status and error, whatever happened")
 {
     struct err e = {0};

@@ -119,6 +119,14 @@ static json_t *document_of(const struct run *r, json_t *logged)
     return d;
 }
 
+/* Options that say something only beside another one. */
+static enum status check_options(const struct args *a, struct err *e)
+{
+    if (a->option[OPTION_MEMORY_HISTORY_MAX].given && !a->option[OPTION_MEMORY_HISTORY].given)
+        return err_set(e, ST_USAGE, "--memory-history-max needs --memory-history FILE");
+    return ST_OK;
+}
+
 int cmd_run(const struct args *a)
 {
     struct err e = {0};
@@ -130,7 +138,9 @@ int cmd_run(const struct args *a)
     struct run_sink sink = {live_event, stop_asked, &live};
     catch_signals();
     live_begin(&live, a->json);
-    enum status st = graph_of(a, &g, &e);
+    enum status st = check_options(a, &e);
+    if (st == ST_OK)
+        st = graph_of(a, &g, &e);
     if (st == ST_OK)
         st = run_new(g, &o, &sink, &r, &e);
     if (st == ST_OK)

@@ -40,6 +40,7 @@ void explain_oom(const struct args *a, const struct run *r, json_t *d, struct er
         .sets = a->sets.data,
         .n_sets = a->sets.n,
         .run = run_options_of(a)};
+    o.run.dump_after = NULL; /* of the run itself, not of what would help */
     json_t *oom = oom_explain(&o, r, e);
     if (d && oom)
         json_put(d, "oom", json_incref(oom));

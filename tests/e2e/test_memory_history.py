@@ -225,5 +225,7 @@ def test_wrong_paths(snug):
     graph = snug.write("g.json", harness.training_graph(train__max_steps=1))
     result = snug.json("run", graph, "--memory-history", "history.txt")
     assert result.rc == 2 and ".pickle" in result.doc["error"]["message"], result
+    result = snug.json("run", graph, "--memory-history-max", "5")
+    assert result.rc == 2 and "needs --memory-history" in result.doc["error"]["message"], result
     result = snug.json("run", graph, "--memory-history", "nowhere/history.json")
     assert result.rc == 1 and "nowhere" in result.doc["error"]["message"], result

@@ -72,6 +72,9 @@ def test_budget_on_the_cpu_has_no_memory_line(snug):
         assert "--memory-gib" in original and "target.memory_gib" in original, original
         assert result.doc["error"]["node_id"] == "train" and "snug fit" in result.doc["error"]["hint"], result
     plain = snug("run", graph, "--memory-gib", repr(peak / 2 / GIB))
+    assert plain.err.split("\n")[1].strip() == "What to try, cheapest first:", plain
+    dumped = snug.json("plan", graph, "--memory-gib", repr(peak / 2 / GIB), "--dump-after", "layout")
+    assert dumped.rc == 3 and dumped.doc["error"]["type"] == "NodeOOMError", dumped
     assert plain.rc == 3 and "What to try, cheapest first:" in plain.err and "  - make the model smaller" in plain.err, plain
 
 
