@@ -303,7 +303,13 @@ static const char *setting_text(const struct replay_row *r)
     return r->text[0] ? r->text : "(defaults)";
 }
 
-static void show_exact(const struct device_answer *d, struct str *out)
+/* A static plan's addresses are no allocator's: all of them differ. */
+static bool looks_planned(const struct answer *w, const struct replay_exact *x)
+{
+    return w->s->snug.present && x->allocs_n > 0 && x->allocs_wrong_n == x->allocs_n;
+}
+
+static void show_exact(const struct answer *w, const struct device_answer *d, struct str *out)
 {
     const struct replay_exact *x = &d->exact;
     char a[32], b[32];
@@ -320,6 +326,12 @@ static void show_exact(const struct device_answer *d, struct str *out)
         x->blocks_n);
     if (x->first_wrong[0])
         str_printf(out, "                   %s\n", x->first_wrong);
+    if (looks_planned(w, x))
+        str_add(
+            out, "                   this run had a static plan, not an allocator: what follows is "
+                 "what\n"
+                 "                   PyTorch's allocator would do; record with --memory dynamic to "
+                 "compare\n");
     if (x->ambiguous_n > 0)
         str_printf(
             out, "                   %u blocks of the start are of uncertain size\n",
@@ -410,7 +422,7 @@ static void show_device(const struct answer *w, const struct device_answer *d, s
     const struct snap_device *v = &w->s->devices[d->device];
     int width = width_of(d);
     str_printf(out, "\nDevice %d: %u events\n", d->device, v->events_n);
-    show_exact(d, out);
+    show_exact(w, d, out);
     show_capacity(w, d, out);
     str_printf(
         out, "\n  %-*s %12s %12s %12s %12s %9s %8s\n", width, "setting", "reserved", "unused",

@@ -474,7 +474,11 @@ static void show_where(const json_t *d, struct str *out)
             str_printf(out, "  %-32s %s\n", "", json_get_str(w, "code", ""));
     }
     if (json_object_get(e, "line")) {
-        str_printf(out, "  %-32s line %lld", "message", (long long)json_get_i64(e, "line", 0));
+        int64_t line = json_get_i64(e, "line", 0); /* 0: the event of a snapshot */
+        if (line > 0)
+            str_printf(out, "  %-32s line %lld", "message", (long long)line);
+        else
+            str_printf(out, "  %-32s of the snapshot", "message");
         if (json_get_i64(e, "rank", -1) >= 0)
             str_printf(out, ", rank %lld", (long long)json_get_i64(e, "rank", 0));
         if (json_get_i64(e, "device", -1) >= 0)

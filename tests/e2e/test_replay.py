@@ -106,3 +106,15 @@ def test_wrong_use(snug):
     assert r.rc == 1 and "no events" in r.doc["error"]["message"], r.doc
     assert snug.json("replay", "/nowhere.pickle").doc["error"]["code"] == "not_found"
     assert snug.json("replay", snug.dir).rc == 1
+
+
+def test_static_plan_is_told(snug):
+    """Addresses of a plan are no allocator's: that is said, instead of a bare list of differences."""
+    harness.need_fashion()
+    graph = snug.write("g.json", harness.training_graph(train__max_steps=2))
+    said = "this run had a static plan"
+    for mode, expected in (("planned", True), ("dynamic", False)):
+        path = snug.path(mode + ".pickle")
+        assert snug("run", graph, "--memory", mode, "--memory-history", path).rc == 0
+        result = snug("replay", path)
+        assert result.rc == 0 and (said in result.out) == expected, (mode, result)
