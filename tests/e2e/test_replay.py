@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 
+import harness
+
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
 import alloc_sim  # noqa: E402
 
@@ -114,7 +116,7 @@ def test_static_plan_is_told(snug):
     graph = snug.write("g.json", harness.training_graph(train__max_steps=2))
     said = "this run had a static plan"
     for mode, expected in (("planned", True), ("dynamic", False)):
-        path = snug.path(mode + ".pickle")
-        assert snug("run", graph, "--memory", mode, "--memory-history", path).rc == 0
-        result = snug("replay", path)
+        file = os.path.join(snug.dir, mode + ".pickle")
+        assert snug("run", graph, "--memory", mode, "--memory-history", file).rc == 0
+        result = snug("replay", file)
         assert result.rc == 0 and (said in result.out) == expected, (mode, result)
