@@ -352,6 +352,20 @@ static void read_warning(struct cursor *c, struct message *m)
     c->more = false;
 }
 
+/* Of a run of ours that ran out at an operator: "Original error: out of memory on device "cuda:0":
+ * 6.1 MiB for "activations" need a segment of 20.0 MiB; live 31.0 MiB in 60 blocks, reserved 36.0
+ * MiB in 3 segments, ...". The segment is what the device was asked for; finer than the line
+ * before. */
+static void read_node_original(struct cursor *c, struct message *m)
+{
+    c->more = false;
+    if (!seek(c, "originalerror:outofmemoryondevice", 60) || !seek(c, "needasegmentof", 160) ||
+        !size(c, &m->request))
+        return;
+    if (lit(c, ";live") && size(c, &m->allocated) && seek(c, ",reserved", 24))
+        (void)size(c, &m->reserved);
+}
+
 /* "CUDA memory on cuda:0: 14.82 GiB held by live tensors, 15.44 GiB reserved by the caching
  * allocator, 15.61 GiB peak this process, 15.99 GiB on the card.": the first figure is before. */
 static void read_node(struct cursor *c, struct message *m)
@@ -373,7 +387,8 @@ static void read_node(struct cursor *c, struct message *m)
     if (size(c, &peak) && seek(c, ",", 24))
         (void)size(c, &m->total);
     m->era = ERA_NEW;
-    c->more = c->more && !amount_known(m->total);
+    if (amount_known(m->total))
+        read_node_original(c, m);
 }
 
 /* "... Original error: the plan needs 4.0 MiB, and the budget of --memory-gib has 1.0 MiB", or
