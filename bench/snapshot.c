@@ -1,6 +1,6 @@
-/* snapshot.c - how fast a memory snapshot is read: `build/bench/snapshot FILE`. */
+/* snapshot.c - how fast a memory snapshot is read and diagnosed: `build/bench/snapshot FILE`. */
 #include "base/env.h"
-#include "doctor/snapshot.h"
+#include "doctor/snapshot_report.h"
 
 #include <stdio.h>
 
@@ -36,6 +36,17 @@ int main(int argc, char **argv)
         "read in %.3f s: %.1f MB/s, %.0f events/s; resident at most %.1f MB\n", seconds,
         (double)s->file_bytes / seconds * 1e-6, s->events_n / seconds,
         (double)process_rss_peak_bytes() * 1e-6);
+    struct study x;
+    begin = clock_ns();
+    study_init(&x, s, NULL);
+    json_t *d = snapshot_report_document(&x);
+    seconds = (double)(clock_ns() - begin) * 1e-9;
+    (void)printf(
+        "diagnosed and replayed in %.3f s: %s, %.0f events/s; resident at most %.1f MB\n", seconds,
+        json_get_str(d, "kind", ""), s->events_n / seconds,
+        (double)process_rss_peak_bytes() * 1e-6);
+    json_decref(d);
+    study_release(&x);
     snapshot_free(s);
     return 0;
 }

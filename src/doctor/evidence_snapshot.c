@@ -120,7 +120,8 @@ static void failed_request(const struct study_device *d, struct evidence *v)
     v->distrusted_request = w->oom_request_bytes < 0 || w->oom_request_bytes >= (int64_t)1 << 56;
     if (!v->distrusted_request)
         v->request = amount_exact(w->oom_request_bytes);
-    v->free = amount_exact(w->oom_free_bytes);
+    if (w->oom_free_bytes < WALK_FREE_MAX)
+        v->free = amount_exact(w->oom_free_bytes);
     v->allocated = amount_exact(w->oom_live_bytes < 0 ? 0 : w->oom_live_bytes);
     v->reserved = amount_exact(
         w->oom_reserved_bytes < w->oom_live_bytes ? w->oom_live_bytes : w->oom_reserved_bytes);

@@ -6,6 +6,6 @@ list(APPEND SOURCES
     labels.c walk.c holders.c growth.c layout.c study.c snapshot_report.c snapshot_text.c timeline.c snapshot_page.c diff.c
     evidence.c evidence_snapshot.c verdict.c symptoms.c report.c doctor.c)
 list(APPEND TESTS text_test.c corpus_test.c study_test.c)
-list(APPEND FUZZ text_fuzz.c)
+list(APPEND FUZZ text_fuzz.c study_fuzz.c)
 snug_embed(snapshot_page_html ${dir}/snapshot_page.html ${CMAKE_BINARY_DIR}/gen/doctor/snapshot_page_html.c)
 set(GENERATED ${CMAKE_BINARY_DIR}/gen/doctor/snapshot_page_html.c)

@@ -78,6 +78,12 @@ static void find_start(struct walk *w)
         w->reserved_start_bytes = 0;
 }
 
+/* What the device had free; WALK_FREE_MAX stands for figures that no memory has. */
+static int64_t free_bytes(const struct snap_event *v)
+{
+    return v->addr < (uint64_t)WALK_FREE_MAX ? (int64_t)v->addr : WALK_FREE_MAX;
+}
+
 static void find_peaks(struct walk *w)
 {
     const struct snap_device *d = w->d;
@@ -100,7 +106,7 @@ static void find_peaks(struct walk *w)
             w->oom_event = i;
             w->oom_live_bytes = live;
             w->oom_reserved_bytes = reserved;
-            w->oom_free_bytes = (int64_t)(w->s->events[i].addr & INT64_MAX);
+            w->oom_free_bytes = free_bytes(&w->s->events[i]);
             w->oom_request_bytes = w->s->events[i].size;
         }
     }

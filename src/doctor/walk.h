@@ -37,6 +37,8 @@ enum holder_category {
     HOLDER_COUNT_MAX = 32 /* those of a snapshot of our own behind them */
 };
 
+#define WALK_FREE_MAX ((int64_t)1 << 56) /* no memory is as large */
+
 struct walk {
     const struct snapshot *s;
     const struct labels *labels;
