@@ -459,6 +459,33 @@ static void show_figures(const json_t *e, struct str *out)
         str_printf(out, "  %-32s %s\n", "allocator settings", json_get_str(e, "alloc_conf", ""));
 }
 
+/* Cards and processes of nvidia-smi, the first of each. */
+static void show_smi(const json_t *smi, struct str *out)
+{
+    enum { ROWS = 8 };
+    const json_t *cards = json_object_get(smi, "gpus"), *list = json_object_get(smi, "processes");
+    char label[80], used[32], total[32];
+    for (size_t i = 0; i < json_array_size(cards) && i < ROWS; i++) {
+        const json_t *c = json_array_get(cards, i);
+        (void)snprintf(
+            label, sizeof label, "card %lld%s%s", (long long)json_get_i64(c, "index", 0),
+            json_get_str(c, "name", "")[0] ? ", " : "", json_get_str(c, "name", ""));
+        if (json_get_i64(c, "total_bytes", 0) <= 0)
+            continue;
+        str_printf(
+            out, "  %-32s %s of %s used\n", label, bytes_of(c, "used_bytes", used, sizeof used),
+            bytes_of(c, "total_bytes", total, sizeof total));
+    }
+    for (size_t i = 0; i < json_array_size(list) && i < ROWS; i++) {
+        const json_t *p = json_array_get(list, i);
+        (void)snprintf(
+            label, sizeof label, "process %lld, %s", (long long)json_get_i64(p, "pid", 0),
+            json_get_str(p, "name", ""));
+        if (json_get_i64(p, "used_bytes", 0) > 0)
+            str_printf(out, "  %-32s %s\n", label, bytes_of(p, "used_bytes", used, sizeof used));
+    }
+}
+
 static void show_where(const json_t *d, struct str *out)
 {
     const json_t *w = json_object_get(d, "where"), *e = json_object_get(d, "evidence");
@@ -589,9 +616,14 @@ static void show_verdict(const json_t *d, struct str *out)
     if (json_get_bool(d, "borderline", false))
         str_add(
             out, "  The printed figures are rounded; within the rounding it could be the other.\n");
-    str_add(out, "\nEvidence\n");
-    show_figures(json_object_get(d, "evidence"), out);
-    show_where(d, out);
+    struct str evidence;
+    str_init(&evidence);
+    show_figures(json_object_get(d, "evidence"), &evidence);
+    show_smi(json_object_get(d, "nvidia_smi"), &evidence);
+    show_where(d, &evidence);
+    if (evidence.n > 0)
+        str_printf(out, "\nEvidence\n%s", evidence.data);
+    str_release(&evidence);
     show_messages(d, out);
     snapshot_report_text(d, out);
     show_list(d, "notes", "Mind", out);

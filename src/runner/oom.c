@@ -197,7 +197,7 @@ static enum status refuse_card(struct run *r, int i, const struct run_fit *f, st
         text, sizeof text, "the plan needs %s and %s for the context, and %s (%s) has %s%s%s%s",
         need, context, d->id, d->name, f->fits_at_all ? left : all,
         f->fits_at_all ? " free of its " : "", f->fits_at_all ? all : "",
-        f->fits_at_all ? ": `snug devices` shows who holds the rest" : "");
+        f->fits_at_all ? ": `snug devices --holders` shows who holds the rest" : "");
     return refuse(r, &r->places[i], text, figures, e);
 }
 

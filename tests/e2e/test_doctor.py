@@ -49,6 +49,8 @@ def test_text_answer(snug):
     places = [r.out.index(p) for p in parts]
     assert places == sorted(places), r.out
     assert "empty_cache() proves nothing" in r.out
+    r = snug("doctor", os.path.join(snug.root, CORPUS, "smi_shared.txt"))
+    assert "77.16 GiB of 80.00 GiB used" in r.out and "process 11320, python" in r.out, r
 
 
 # ids: T4
