@@ -2,7 +2,10 @@
 import json
 import os
 import re
+import shutil
+import subprocess
 
+import harness
 from test_plan_page import page_of
 
 KINDS = {"growth": "growth", "graph": "growth", "capacity": "capacity", "evaluation": "evaluation_graph", "evaluation_results": "growth",
@@ -61,6 +64,26 @@ def test_page(snug):
         assert all(sum(b[5:]) == b[1] for b in drawing["buckets"])
         assert drawing["map"]["live_bytes"] == doc["holders"]["live_bytes"]
         assert "prefers-color-scheme" in text
+
+
+# ids: T2
+def test_page_in_a_browser(snug):
+    """The script runs to its end: verdict, rows of holders, what stays, segments, remedies stand in the page."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not browser:
+        raise harness.Skip("no chromium")
+    out = os.path.join(snug.dir, "page.html")
+    doc = snug.json("doctor", path(snug, "growth"), "--html", out).doc
+    try:
+        dom = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--user-data-dir=" + snug.dir + "/browser",
+                              "--dump-dom", "file://" + out], capture_output=True, timeout=120, text=True).stdout
+    except subprocess.TimeoutExpired:
+        raise harness.Skip("chromium did not answer within 120 s")
+    body = dom[:dom.index('<script type="application/json"')]
+    for part in ('<div class="kind" id="kind">growth', "work/train.py:47 train", "65 segments", "32.00 MiB each", "out of memory", doc["remedies"][0]["what"][:30]):
+        assert part in body, part
+    assert body.count("<tr>") == len(doc["holders"]["places"]) + len(doc["iterations"]["stays"]) + len(doc["fragmentation"]["then"]["pinned_segments"])
+    assert "4,361 events" in body
 
 
 def test_page_wrong_use(snug):
