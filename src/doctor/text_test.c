@@ -2,6 +2,7 @@
  * may advise and what not. */
 #include "doctor/doctor.h"
 #include "doctor/report.h"
+#include "doctor/said.h"
 #include "doctor/text_line.h"
 
 #include "base/env.h"
@@ -527,4 +528,22 @@ TEST(advice_by_card, "P11: fp16 with a scaler where the card has no bfloat16")
     CHECK(advises(&d, "half_fp16") && !advises(&d, "half"));
     d = judge("device: NVIDIA A100\n" CAPACITY, &v);
     CHECK(!advises(&d, "half_fp16") && advises(&d, "half"));
+}
+
+TEST(said, "T3: what lines say in words: growth, the moment, a killed process")
+{
+    CHECK(said_growth("GPU memory usage was growing linearly after each step"));
+    CHECK(said_growth("constantly increasing GPU memory: a memory leak"));
+    CHECK(said_growth("memory continues to increase with every frame"));
+    CHECK(!said_growth("tf.config.experimental.set_memory_growth(gpu, True)"));
+    CHECK(!said_growth("resource_tracker: 1 leaked shared_memory objects to clean up"));
+    CHECK(!said_growth("try to increase memory of the machine"));
+    CHECK(said_moment("0/10 * Epoch (valid):   3% 1/32") == SAID_EVALUATION);
+    CHECK(said_moment("Val: [0/97] loss 1.2") == SAID_EVALUATION);
+    CHECK(said_moment("Epoch: [3][10/5005] Time 0.3") == SAID_TRAINING);
+    CHECK(said_moment("Testing 0 input") == SAID_NOTHING);
+    CHECK(said_moment("the interval: 3") == SAID_NOTHING);
+    CHECK(said_killed("Killed"));
+    CHECK(said_killed("已杀死"));
+    CHECK(!said_killed("2 workers were Killed by hand yesterday"));
 }
