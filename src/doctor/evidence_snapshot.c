@@ -1,6 +1,8 @@
 /* evidence_snapshot.c - what a study of a snapshot says to the rules. */
 #include "doctor/study.h"
 
+#include "mem/pool/pool.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -108,7 +110,17 @@ static void evaluation(const struct study *x, const struct study_device *d, stru
         v->hints |= HINT_KEEPS_RESULTS;
 }
 
-static void failed_request(const struct study_device *d, struct evidence *v)
+/* What the device was asked for: the event has the rounded request, the allocator wants a segment
+ * of it, but for expandable ones. */
+static int64_t asked_of_device(const struct snapshot *s, int64_t rounded_bytes)
+{
+    struct mem_pool_conf conf;
+    replay_recorded_conf(s, &conf, NULL);
+    return conf.expandable_segments ? rounded_bytes : mem_pool_segment_size(&conf, rounded_bytes);
+}
+
+static void
+failed_request(const struct snapshot *s, const struct study_device *d, struct evidence *v)
 {
     const struct walk *w = &d->walk;
     v->has_message = true;
@@ -119,7 +131,7 @@ static void failed_request(const struct study_device *d, struct evidence *v)
     v->messages = v->ooms = w->d->actions_n[SNAP_OOM];
     v->distrusted_request = w->oom_request_bytes < 0 || w->oom_request_bytes >= (int64_t)1 << 56;
     if (!v->distrusted_request)
-        v->request = amount_exact(w->oom_request_bytes);
+        v->request = amount_exact(asked_of_device(s, w->oom_request_bytes));
     if (w->oom_free_bytes < WALK_FREE_MAX)
         v->free = amount_exact(w->oom_free_bytes);
     v->allocated = amount_exact(w->oom_live_bytes < 0 ? 0 : w->oom_live_bytes);
@@ -171,7 +183,7 @@ void evidence_from_study(const struct study *x, struct evidence *v)
     over_time(x, d, v);
     evaluation(x, d, v);
     if (w->oom_event != SNAP_NONE)
-        failed_request(d, v);
+        failed_request(s, d, v);
     evidence_derive(v);
     if (s->snug.others_bytes > 0)
         v->other = amount_exact(s->snug.others_bytes);
