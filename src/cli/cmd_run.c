@@ -41,14 +41,17 @@ static void catch_signals(void)
     (void)sigaction(SIGTERM, &act, NULL);
 }
 
-static void add_facts(struct str *out, const struct graph *g, const struct run *r)
+static void
+add_facts(struct str *out, const struct graph *g, const struct run *r, const char *device)
 {
     json_t *facts = run_facts(r);
+    bool card = strcmp(device, "cpu") != 0;
     str_printf(out, "%s (%s)\n", graph_name(g), graph_path(g));
     str_printf(
-        out, "snug %s, cpu with %s, %lld threads, seed %lld\n\n",
-        json_get_str(facts, "version", ""), json_get_str(facts, "isa", ""),
-        (long long)json_get_i64(facts, "threads", 0), (long long)json_get_i64(facts, "seed", 0));
+        out, "snug %s, %s%scpu with %s, %lld threads, seed %lld\n\n",
+        json_get_str(facts, "version", ""), card ? device : "", card ? " simulated by the " : "",
+        json_get_str(facts, "isa", ""), (long long)json_get_i64(facts, "threads", 0),
+        (long long)json_get_i64(facts, "seed", 0));
     json_decref(facts);
 }
 
@@ -65,7 +68,7 @@ show_bill(const struct args *a, const struct graph *g, const struct run *r, int6
     struct str out;
     json_t *plan = run_plan_json(r, true);
     str_init(&out);
-    add_facts(&out, g, r);
+    add_facts(&out, g, r, json_get_str(plan, "device", "cpu"));
     bill_text(plan, &o, &out);
     str_add(&out, "\n");
     (void)fputs(out.data, stdout);
