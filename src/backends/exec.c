@@ -450,19 +450,26 @@ void *exec_var(struct exec *x, int var)
     return x->var_data[var];
 }
 
+/* A state that comes in pieces is larger than what an operator has of it. */
+static void see_operand(
+    struct exec *x, const struct exec_program *program, int v, int op, const struct tensor *t)
+{
+    int storage = exec_storage_at(program, v, op);
+    int64_t bytes = tensor_extent_bytes(t);
+    if (storage != IR_NONE && program->storages.of_value[v] == IR_NONE)
+        bytes = program->storages.buffers[storage].size_bytes - EXEC_RED_ZONE;
+    see_address(x, t->data, bytes, storage != IR_NONE);
+}
+
 static void see_call(struct exec *x, struct exec_program *program, const struct exec_call *call)
 {
     const struct ir_op *op = &program->ir->ops.data[call->op];
     const struct kernel_args *a = &call->args;
     for (int k = 0; k < op->n_in; k++)
         if (op->in[k] != IR_NONE)
-            see_address(
-                x, a->in[k].data, tensor_extent_bytes(&a->in[k]),
-                exec_storage_at(program, op->in[k], call->op) != IR_NONE);
+            see_operand(x, program, op->in[k], call->op, &a->in[k]);
     for (int k = 0; k < op->n_out; k++)
-        see_address(
-            x, a->out[k].data, tensor_extent_bytes(&a->out[k]),
-            exec_storage_at(program, op->out[k], call->op) != IR_NONE);
+        see_operand(x, program, op->out[k], call->op, &a->out[k]);
     see_address(x, a->workspace, a->workspace_bytes, true);
 }
 
@@ -506,7 +513,7 @@ static enum status run_call(struct exec *x, struct exec_program *program, int i,
     if (!call->kernel)
         return ST_OK;
     fill_zones(program, op);
-    enum status st = call->kernel->run(&call->args, e);
+    enum status st = exec_offload_run(x, program, i, e);
     check_zones(x, program, op);
     if (st != ST_OK)
         name_node(program->ir, op, e);

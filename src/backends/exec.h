@@ -18,7 +18,7 @@
 
 struct exec;
 
-enum { EXEC_WORKSPACE_LIMIT = 160 << 20, EXEC_TAIL_BYTES = 4096 };
+enum { EXEC_WORKSPACE_LIMIT = 160 << 20, EXEC_TAIL_BYTES = 4096, EXEC_STATE_PIECE = 2 << 20 };
 enum exec_storage { EXEC_PLANNED, EXEC_DYNAMIC };
 struct exec_options {
     enum exec_storage storage;
@@ -37,6 +37,9 @@ struct exec_options {
      * around the operator that uses them. offload_activations: what the forward pass leaves for
      * the backward pass waits there. Numbers are the same to the bit. */
     bool state_on_host, offload_activations;
+    /* State of a parameter with more elements than this comes so many at a time, where the
+     * optimizer treats each element alone. 0: EXEC_STATE_PIECE. */
+    int64_t state_piece;
 };
 
 /* `programs` stay owned by the caller and outlive the exec. Programs must have passed all passes.

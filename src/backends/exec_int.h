@@ -40,6 +40,8 @@ struct exec_transfer {
     int var;  /* the host's variable; IR_NONE: an activation */
     int host; /* activation: its buffer on the host, by program */
     int op;   /* variable: the operator that uses it */
+    int64_t
+        piece; /* variable: elements at a time, of which the storage holds two; 0: all at once */
     int64_t bytes;
     int in_storage, in_at, in_use;
     int out_storage, out_at, out_done;
@@ -136,6 +138,9 @@ void exec_offload_unmap(struct exec *x);
 void exec_offload_begin(struct exec *x, struct exec_program *program, int i);
 void exec_offload_end(struct exec *x, struct exec_program *program, int i);
 void exec_offload_drain(struct exec *x, struct exec_program *program);
+/* Runs the kernel of operator i, piece by piece where its state comes so. */
+enum status
+exec_offload_run(struct exec *x, struct exec_program *program, int i, struct err *e) NODISCARD;
 /* Host bytes that somebody was given the address of count in the measured figure. */
 void exec_offload_see(struct exec *x, const void *p, int64_t bytes);
 

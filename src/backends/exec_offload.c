@@ -20,15 +20,21 @@
  *     is untouched between out_at and in_use, a state between uses.
  *  3. A run waits for every copy that it issued before it ends, also when it fails.
  *
- * A copy has WINDOW operators of time; then the run waits for it. An OPTIMIZER is not split, so the
- * device holds the whole state of one parameter, and of its neighbours in flight. */
+ * A copy of an activation has WINDOW operators of time; then the run waits for it. State comes
+ * whole, one operator ahead, but for large parameters: there the update goes piece by piece through
+ * two places, where the optimizer treats each element alone (not Adafactor's means, scalars of
+ * NAdam and ASGD, rounding by chance, which goes by the element's number). */
 #include "backends/exec_int.h"
 
+#include "ir/optim_state.h"
+
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 enum {
+    OPERANDS_MAX = 9,      /* of OPTIMIZER */
     WINDOW = 4,            /* operators that the copy of an activation runs beside */
     GAP_LEAST = 4,         /* operators that must be left between its two copies */
     LEAST_BYTES = 64 << 10 /* of an activation: less is not worth a copy */
@@ -200,6 +206,21 @@ static void activations_make(struct exec_program *program)
     mem_free(t.stays);
 }
 
+/* Whether operator i may update its parameter by pieces of the flat memory: the elements of one. */
+static int64_t piece_of(const struct exec *x, const struct exec_program *program, int i)
+{
+    const struct ir_op *op = &program->ir->ops.data[i];
+    const struct kernel_args *a = &program->calls[i].args;
+    int64_t piece = x->options.state_piece ? x->options.state_piece : EXEC_STATE_PIECE;
+    if (op->code != OP_OPTIMIZER)
+        return 0;
+    const struct optim_attr *o = &op->attr.optim;
+    bool alone = !o->int8 && !o->stochastic && o->kind != OPTIM_ADAFACTOR &&
+                 optim_state_count(o) == optim_state_full(o) + o->master;
+    bool flat = tensor_contiguous(&a->in[0]) && tensor_contiguous(&a->in[op->n_in - 3]);
+    return alone && flat && tensor_count(&a->in[0]) > piece ? piece : 0;
+}
+
 /* One variable that operator `op` uses: there before it, and back after it where it changes. */
 static void state_add(struct exec *x, struct exec_program *program, int op, int var, bool changes)
 {
@@ -209,6 +230,7 @@ static void state_add(struct exec *x, struct exec_program *program, int op, int 
         .var = var,
         .host = IR_NONE,
         .op = op,
+        .piece = piece_of(x, program, op),
         .bytes = shape_count(&v->shape) * dtype_size(v->dtype),
         .in_at = kernels_away(program, op, -1),
         .in_use = op,
@@ -224,10 +246,11 @@ static void state_add(struct exec *x, struct exec_program *program, int op, int 
         if (before->out_done >= t.in_at)
             t.in_at = before->out_done + 1;
     }
+    int64_t held = t.piece ? 2 * t.piece * dtype_size(v->dtype) : t.bytes;
     t.in_storage = t.out_storage = storage_add(
         &program->storages,
         (struct mem_plan_buffer){
-            .size_bytes = t.bytes ? t.bytes + EXEC_RED_ZONE : 0,
+            .size_bytes = held ? held + EXEC_RED_ZONE : 0,
             .first = t.in_at,
             .last = changes ? t.out_done : op,
             .tag = (int)v->category},
@@ -282,7 +305,8 @@ static void events_make(struct exec_transfers *t)
             t->bytes += one->bytes;
         }
         if (one->out_at != IR_NONE) {
-            event_add(t, one->out_at, i, MOMENT_OUT_ISSUE);
+            if (!one->piece)
+                event_add(t, one->out_at, i, MOMENT_OUT_ISSUE);
             event_add(t, one->out_done, i, MOMENT_OUT_WAIT);
             t->bytes += one->bytes;
         }
@@ -412,13 +436,105 @@ static char *host_address(struct exec *x, const struct exec_program *program, in
     return x->host + x->host_plan.persistent_bytes + plan->offset_bytes[t->host];
 }
 
+/* Where piece p of a state is while its operator works on it. */
+static char *piece_place(
+    const struct exec *x, const struct exec_program *program, const struct exec_transfer *t,
+    int64_t p)
+{
+    int64_t size = dtype_size(x->vars->list.data[t->var].dtype);
+    return (char *)program->data[t->in_storage] + p % 2 * t->piece * size;
+}
+
+static uint64_t piece_issue(
+    struct exec *x, const struct exec_program *program, const struct exec_transfer *t, int64_t p,
+    bool in)
+{
+    int64_t bytes = t->piece * dtype_size(x->vars->list.data[t->var].dtype), from = p * bytes;
+    size_t n = (size_t)(t->bytes - from < bytes ? t->bytes - from : bytes);
+    char *host = (char *)x->var_data[t->var] + from, *here = piece_place(x, program, t, p);
+    return in ? copy_issue(x->copies, here, host, n) : copy_issue(x->copies, host, here, n);
+}
+
+/* Elements [first, first + n) of a flat operand; where they lie, if not within it. */
+static struct tensor piece_tensor(const struct tensor *whole, int64_t first, int64_t n, void *data)
+{
+    struct tensor t = *whole;
+    t.shape = SHAPE(n);
+    t.stride[0] = 1;
+    t.data = data ? data : (char *)whole->data + first * dtype_size(whole->dtype);
+    return t;
+}
+
+static enum status
+run_piece(struct exec *x, struct exec_program *program, int i, int64_t p, struct err *e)
+{
+    const struct exec_transfers *all = &program->transfers;
+    const struct exec_transfer *first = &all->list.data[all->first_of_op[i]];
+    const struct exec_call *call = &program->calls[i];
+    struct kernel_args a = call->args;
+    struct tensor in[OPERANDS_MAX], out[OPERANDS_MAX];
+    int64_t from = p * first->piece, count = tensor_count(&a.in[0]);
+    int64_t n = count - from < first->piece ? count - from : first->piece;
+    int states = a.n_in - 4;
+    in[0] = piece_tensor(&a.in[0], from, n, NULL);
+    for (int k = 1; k <= states; k++) /* transfers are in the order of the operands */
+        in[k] = piece_tensor(&a.in[k], from, n, piece_place(x, program, &first[k - 1], p));
+    in[states + 1] = piece_tensor(&a.in[states + 1], from, n, NULL);
+    in[states + 2] = a.in[states + 2];
+    in[states + 3] = a.in[states + 3];
+    memcpy(out, in, sizeof *out * (size_t)a.n_out);
+    a.in = in;
+    a.out = out;
+    return call->kernel->run(&a, e);
+}
+
+/* While piece p is worked on, the next one comes and the one before leaves: it has the place that
+ * the next one takes, so that one waits for it. */
+static enum status run_pieces(struct exec *x, struct exec_program *program, int i, struct err *e)
+{
+    struct exec_transfers *all = &program->transfers;
+    struct exec_transfer *t = &all->list.data[all->first_of_op[i]];
+    int64_t count = tensor_count(&program->calls[i].args.in[0]);
+    int64_t pieces = (count + t->piece - 1) / t->piece;
+    int states = program->calls[i].args.n_in - 4;
+    uint64_t next[OPERANDS_MAX] = {0};
+    for (int64_t p = 0; p < pieces; p++) {
+        for (int k = 0; k < states; k++) {
+            copy_wait(x->copies, p > 0 ? t[k].out_ticket : 0);
+            if (p + 1 < pieces)
+                next[k] = piece_issue(x, program, &t[k], p + 1, true);
+            copy_wait(x->copies, t[k].in_ticket);
+            t[k].in_ticket = next[k];
+        }
+        TRY(run_piece(x, program, i, p, e));
+        for (int k = 0; k < states; k++)
+            t[k].out_ticket = piece_issue(x, program, &t[k], p, false);
+    }
+    for (int k = 0; k < states; k++)
+        exec_offload_see(x, x->var_data[t[k].var], t[k].bytes);
+    return ST_OK;
+}
+
+enum status exec_offload_run(struct exec *x, struct exec_program *program, int i, struct err *e)
+{
+    const struct exec_transfers *t = &program->transfers;
+    bool pieces =
+        t->first_of_op && t->first_of_op[i] != IR_NONE && t->list.data[t->first_of_op[i]].piece > 0;
+    return pieces ? run_pieces(x, program, i, e)
+                  : program->calls[i].kernel->run(&program->calls[i].args, e);
+}
+
 static void happen(struct exec *x, struct exec_program *program, const struct exec_event *event)
 {
     struct exec_transfer *t = &program->transfers.list.data[event->transfer];
     char *host = host_address(x, program, event->transfer);
     switch (event->moment) {
     case MOMENT_IN_ISSUE:
-        t->in_ticket = copy_issue(x->copies, program->data[t->in_storage], host, (size_t)t->bytes);
+        if (t->piece)
+            t->in_ticket = piece_issue(x, program, t, 0, true);
+        else
+            t->in_ticket =
+                copy_issue(x->copies, program->data[t->in_storage], host, (size_t)t->bytes);
         break;
     case MOMENT_IN_WAIT:
         copy_wait(x->copies, t->in_ticket);
