@@ -208,7 +208,7 @@ TEST(study_grows, "T3: the line that keeps something in each iteration, and how 
     const json_t *p = json_array_get(json_object_get(g, "stays"), 0);
     CHECK(json_get_bool(g, "rising", false));
     CHECK_EQ((int64_t)json_get_f64(g, "bytes_per_iteration", 0), 32 * MIB);
-    CHECK_STR(json_get_str(p, "file", ""), "/home/me/work/train.py");
+    CHECK_STR(json_get_str(p, "file", ""), "/home/me/project/train.py");
     CHECK_EQ(json_get_i64(p, "line", 0), 47);
     CHECK_EQ(json_get_i64(p, "bytes_per_iteration", 0), 32 * MIB);
     CHECK(!json_get_bool(g, "graph_retained", true));
@@ -362,7 +362,7 @@ TEST(
         json_get_i64(json_object_get(d, "changes"), "live_peak_bytes", 0),
         b.d->walk.peak_bytes - a.d->walk.peak_bytes);
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (strcmp(json_get_str(json_array_get(list, i), "place", ""), "work/train.py:47 train") ==
+        if (strcmp(json_get_str(json_array_get(list, i), "place", ""), "project/train.py:47 train") ==
             0)
             kept = json_array_get(list, i);
     CHECK_STR(json_get_str(kept, "change", ""), "new");

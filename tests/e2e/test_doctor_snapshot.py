@@ -80,7 +80,7 @@ def test_page_in_a_browser(snug):
     except subprocess.TimeoutExpired:
         raise harness.Skip("chromium did not answer within 120 s")
     body = dom[:dom.index('<script type="application/json"')]
-    for part in ('<div class="kind" id="kind">growth', "work/train.py:47 train", "65 segments", "32.00 MiB each", "out of memory", doc["remedies"][0]["what"][:30]):
+    for part in ('<div class="kind" id="kind">growth', "project/train.py:47 train", "65 segments", "32.00 MiB each", "out of memory", doc["remedies"][0]["what"][:30]):
         assert part in body, part
     assert body.count("<tr>") == len(doc["holders"]["places"]) + len(doc["iterations"]["stays"]) + len(doc["fragmentation"]["then"]["pinned_segments"])
     assert "4,361 events" in body
@@ -101,11 +101,11 @@ def test_page_wrong_use(snug):
 # ids: T2
 def test_diff(snug):
     r = snug.json("doctor", "--diff", path(snug, "calm"), path(snug, "growth"))
-    new = [p for p in r.doc["places"] if p["change"] == "new" and p["place"] == "work/train.py:47 train"]
+    new = [p for p in r.doc["places"] if p["change"] == "new" and p["place"] == "project/train.py:47 train"]
     assert r.rc == 0 and len(new) == 1 and new[0]["b_bytes"] == 32 * (32 << 20), r.doc["places"]
     assert r.doc["changes"]["live_peak_bytes"] == r.doc["b"]["live_peak_bytes"] - r.doc["a"]["live_peak_bytes"]
     r = snug("doctor", "--diff", path(snug, "calm"), path(snug, "growth"))
-    assert r.rc == 0 and "work/train.py:47 train" in r.out and re.search(r"peak of live memory +2\.3", r.out), r.out
+    assert r.rc == 0 and "project/train.py:47 train" in r.out and re.search(r"peak of live memory +2\.3", r.out), r.out
     r = snug("doctor", "--diff", path(snug, "calm"), path(snug, "calm"))
     assert "No place holds more or less." in r.out, r.out
     assert snug("doctor", "--diff", path(snug, "calm")).rc == 2

@@ -22,7 +22,7 @@ def frame(name, filename, line):
 
 CALL = [frame("_call_impl", PACKAGES + "torch/nn/modules/module.py", 1553),
         frame("_wrapped_call_impl", PACKAGES + "torch/nn/modules/module.py", 1544)]
-TRAIN, MODEL = "/home/me/work/train.py", "/home/me/work/net/model.py"
+TRAIN, MODEL = "/home/me/project/train.py", "/home/me/project/net/model.py"
 ENGINE = [frame("torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)", "Functions.cpp", 0),
           frame("torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)", "??", 0),
           frame("torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)", "??", 0)]
