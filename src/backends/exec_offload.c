@@ -407,9 +407,10 @@ void exec_offload_unmap(struct exec *x)
 
 void exec_offload_see(struct exec *x, const void *p, int64_t bytes)
 {
-    int64_t high = x->host ? (const char *)p + bytes - x->host : 0;
-    if (!p || high <= 0 || high > x->host_plan.peak_bytes)
+    uintptr_t start = (uintptr_t)x->host, at = (uintptr_t)p;
+    if (!x->host || at < start || at - start >= (uintptr_t)x->host_plan.peak_bytes)
         return;
+    int64_t high = (int64_t)(at - start) + bytes; /* may pass the plan: then the two differ */
     high = (high + MEM_PLAN_ALIGNMENT - 1) / MEM_PLAN_ALIGNMENT * MEM_PLAN_ALIGNMENT;
     if (high > x->measured_host_bytes)
         x->measured_host_bytes = high;
