@@ -108,3 +108,35 @@ TEST(nearest_name, "a slip of the pen finds its word")
     CHECK_STR(str_nearest("conv2D", names, 3), "Conv2d");
     CHECK(str_nearest("Transformer", names, 3) == NULL);
 }
+
+TEST(trimmed_copy, "a copy loses the blanks around it and is cut to fit")
+{
+    char out[6];
+    str_copy_trimmed(out, sizeof out, "  a b\t\n", 7);
+    CHECK_STR(out, "a b");
+    str_copy_trimmed(out, sizeof out, " abcdefgh", 9);
+    CHECK_STR(out, "abcde");
+    str_copy_trimmed(out, sizeof out, "   ", 3);
+    CHECK_STR(out, "");
+}
+
+TEST(base64_digits, "each character of base64 has its number, no other has one")
+{
+    static const char all[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (int i = 0; i < 64; i++)
+        CHECK_EQ(base64_digit(all[i]), i);
+    CHECK_EQ(base64_digit('='), -1);
+    CHECK_EQ(base64_digit('\\'), -1);
+    CHECK_EQ(base64_digit(0), -1);
+}
+
+TEST(page_with_json, "a document in a page cannot end the script that holds it")
+{
+    struct str out;
+    json_t *d = json_pack("{s:s}", "name", "</script><b>");
+    str_init(&out);
+    json_into_page("<p><script id=\"data\">{}</script>", "id=\"data\">", d, &out);
+    CHECK_STR(out.data, "<p><script id=\"data\">{\"name\":\"\\u003c/script>\\u003cb>\"}</script>");
+    str_release(&out);
+    json_decref(d);
+}

@@ -102,3 +102,28 @@ char *json_text(const json_t *value, bool indented)
     free(s);
     return copy;
 }
+
+/* Within a script element "<" could end it. */
+static void add_for_script(struct str *out, const char *text)
+{
+    for (size_t n; *text; text += n) {
+        n = strcspn(text, "<");
+        str_add_n(out, text, n);
+        if (text[n] == '<') {
+            str_add(out, "\\u003c");
+            n++;
+        }
+    }
+}
+
+void json_into_page(const char *page, const char *mark, const json_t *value, struct str *out)
+{
+    const char *at = strstr(page, mark);
+    ASSERT(at);
+    at += strlen(mark);
+    char *text = json_text(value, false);
+    str_add_n(out, page, (size_t)(at - page));
+    add_for_script(out, text);
+    str_add(out, at + 2); /* what stands there is {} */
+    mem_free(text);
+}

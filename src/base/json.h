@@ -8,6 +8,7 @@
 #define BASE_JSON_H
 
 #include "base/err.h"
+#include "base/str.h"
 
 #include <jansson.h>
 #include <stdint.h>
@@ -34,5 +35,8 @@ json_t *json_f64(double value); /* a new reference; NaN and infinities as string
 
 /* The document as text (one line, or indented by 2); freed by mem_free. */
 char *json_text(const json_t *value, bool indented);
+/* Adds an HTML page to `out`, with the document in place of the "{}" behind `mark`, which the page
+ * has: the end of the opening tag of a script element ("id=\"data\">"). */
+void json_into_page(const char *page, const char *mark, const json_t *value, struct str *out);
 
 #endif

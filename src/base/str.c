@@ -138,6 +138,29 @@ const char *str_nearest(const char *word, const char *const *names, size_t n)
     return best;
 }
 
+void str_copy_trimmed(char *out, size_t cap, const char *from, size_t n)
+{
+    while (n && isspace((unsigned char)from[n - 1]))
+        n--;
+    while (n && isspace((unsigned char)*from))
+        from++, n--;
+    if (n >= cap)
+        n = cap - 1;
+    memcpy(out, from, n);
+    out[n] = 0;
+}
+
+int base64_digit(char c)
+{
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return c - 'a' + 26;
+    if (c >= '0' && c <= '9')
+        return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
 bool str_to_i64(const char *s, int64_t *out)
 {
     if (!s ||

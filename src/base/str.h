@@ -22,6 +22,9 @@ char *str_take(struct str *s); /* the caller frees it with mem_free; s is empty 
 bool str_eq(const char *a, const char *b); /* NULL equals only NULL */
 bool str_ends(const char *s, const char *suffix);
 bool str_starts(const char *s, const char *prefix);
+/* The first n bytes of `from` without the blanks around them, cut to fit `out`. */
+void str_copy_trimmed(char *out, size_t cap, const char *from, size_t n);
+int base64_digit(char c); /* 0 to 63; -1: none of base64's */
 /* The nearest of n names to `word` by edit distance, or NULL when none is near: "did you mean". */
 const char *str_nearest(const char *word, const char *const *names, size_t n);
 

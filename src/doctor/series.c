@@ -144,6 +144,20 @@ static void add(struct series *s, double x, int64_t line)
     s->points[s->kept++] = x;
 }
 
+/* The same for a figure whose unit is known (bytes; 0: none), in the series' unit. False without a
+ * series. */
+static bool add_in_unit(struct series *s, double x, double unit, int64_t line)
+{
+    if (!s)
+        return false;
+    if (unit > 0 && s->unit > 0)
+        x = x / unit * s->unit;
+    else if (unit > 0)
+        s->unit = unit;
+    add(s, x, line);
+    return true;
+}
+
 void series_add(
     struct series_table *t, const char *source, enum series_kind kind, const char *label, double x,
     int64_t line)
@@ -270,14 +284,8 @@ label_at(struct series_table *t, const char *source, char *line, char *at, int i
     }
     if (!found)
         return;
-    struct series *s = series_of(t, source, labels[i].kind, labels[i].label);
-    if (!s)
+    if (!add_in_unit(series_of(t, source, labels[i].kind, labels[i].label), x, probe.unit, number))
         return;
-    if (probe.unit > 0 && s->unit > 0)
-        x = x / probe.unit * s->unit;
-    else if (probe.unit > 0)
-        s->unit = probe.unit;
-    add(s, x, number);
     t->points += memory;
     memset(at, '#', n);
 }
@@ -359,14 +367,8 @@ static void pairs(struct series_table *t, const char *source, const char *line, 
         struct series probe = {0};
         if (!memory_at(p + 1 + strspn(p + 1, " \"'"), unit_of_name(key), &probe, &x))
             continue;
-        struct series *s = series_of(t, source, kind, key);
-        if (!s)
+        if (!add_in_unit(series_of(t, source, kind, key), x, probe.unit, number))
             return;
-        if (probe.unit > 0 && s->unit > 0)
-            x = x / probe.unit * s->unit;
-        else if (probe.unit > 0)
-            s->unit = probe.unit;
-        add(s, x, number);
         t->points++;
     }
 }

@@ -35,18 +35,6 @@ static bool has(const char *s, const char *what)
     return strstr(s, what) != NULL;
 }
 
-static void copy(char *out, size_t cap, const char *from, size_t n)
-{
-    while (n && isspace((unsigned char)from[n - 1]))
-        n--;
-    while (n && isspace((unsigned char)*from))
-        from++, n--;
-    if (n >= cap)
-        n = cap - 1;
-    memcpy(out, from, n);
-    out[n] = 0;
-}
-
 /* A card's line is whole: it takes the place of the one before. */
 static void take_gpu(struct smi_reader *r, int64_t number)
 {
@@ -114,7 +102,7 @@ static bool name_line(struct smi_reader *r, const char *s)
     const char *name = end + strspn(end, " "), *stop = name;
     while (stop < bar && !(stop[0] == ' ' && stop[1] == ' '))
         stop++;
-    copy(r->pending.name, sizeof r->pending.name, name, (size_t)(stop - name));
+    str_copy_trimmed(r->pending.name, sizeof r->pending.name, name, (size_t)(stop - name));
     r->out->wddm = r->out->wddm || has(s, "WDDM");
     return true;
 }
@@ -174,7 +162,7 @@ static bool process_line(struct smi *out, const char *s)
         size--;
     while (size > at && size[-1] != ' ')
         size--;
-    copy(p.name, sizeof p.name, at, (size_t)(size - at));
+    str_copy_trimmed(p.name, sizeof p.name, at, (size_t)(size - at));
     if (amount_read(&size, 0, &p.used) != AMOUNT_WHOLE)
         p.used = amount_unknown; /* N/A under WDDM */
     take_process(out, p);
@@ -205,7 +193,7 @@ static bool long_line(struct smi_reader *r, const char *s, int64_t number)
         r->gpu++;
         r->section = LONG;
     } else if (str_starts(s, "Product Name")) {
-        copy(r->pending.name, sizeof r->pending.name, value, strlen(value));
+        str_copy_trimmed(r->pending.name, sizeof r->pending.name, value, strlen(value));
     } else if (str_starts(s, "FB Memory Usage")) {
         r->column_used = 1; /* the next Total, Used, Free are of this */
     } else if (str_starts(s, "BAR1 Memory Usage")) {
@@ -223,7 +211,7 @@ static bool long_line(struct smi_reader *r, const char *s, int64_t number)
         r->process = (struct smi_process){
             .gpu = r->gpu, .pid = strtoll(value, NULL, 10), .used = amount_unknown};
     } else if (str_starts(s, "Name ")) {
-        copy(r->process.name, sizeof r->process.name, value, strlen(value));
+        str_copy_trimmed(r->process.name, sizeof r->process.name, value, strlen(value));
     } else if (str_starts(s, "Used GPU Memory")) {
         if (amount_read(&value, 0, &r->process.used) != AMOUNT_WHOLE)
             r->process.used = amount_unknown;
@@ -238,7 +226,7 @@ static bool long_line(struct smi_reader *r, const char *s, int64_t number)
 static int fields(const char *s, char *buf, size_t cap, char **out, int most)
 {
     int n = 0;
-    copy(buf, cap, s, strlen(s));
+    str_copy_trimmed(buf, cap, s, strlen(s));
     for (char *p = buf; n < most; p++) {
         p += strspn(p, " ");
         out[n++] = p;
@@ -302,7 +290,8 @@ static bool csv_line(struct smi_reader *r, const char *s, int64_t number)
         struct smi_process p = {.gpu = -1, .used = used};
         p.pid = strtoll(f[r->column_pid], NULL, 10);
         if (r->column_process >= 0)
-            copy(p.name, sizeof p.name, f[r->column_process], strlen(f[r->column_process]));
+            str_copy_trimmed(
+                p.name, sizeof p.name, f[r->column_process], strlen(f[r->column_process]));
         take_process(r->out, p);
         return true;
     }
@@ -313,7 +302,8 @@ static bool csv_line(struct smi_reader *r, const char *s, int64_t number)
     r->pending.total = csv_size(f, r->column_total);
     r->pending.free = csv_size(f, r->column_free);
     if (r->column_name >= 0)
-        copy(r->pending.name, sizeof r->pending.name, f[r->column_name], strlen(f[r->column_name]));
+        str_copy_trimmed(
+            r->pending.name, sizeof r->pending.name, f[r->column_name], strlen(f[r->column_name]));
     if (r->column_index >= 0)
         r->pending.index = (int)strtol(f[r->column_index], NULL, 10);
     if (r->column_util >= 0)
@@ -362,7 +352,7 @@ static bool gpustat_line(struct smi_reader *r, const char *s, int64_t number)
         from--;
     r->pending = gpu_unknown;
     r->pending.index = (int)index;
-    copy(r->pending.name, sizeof r->pending.name, end + 1, (size_t)(bar - end - 1));
+    str_copy_trimmed(r->pending.name, sizeof r->pending.name, end + 1, (size_t)(bar - end - 1));
     r->pending.used = amount_exact((strtoll(from, NULL, 10) & 0xFFFFFFFF) << 20);
     r->pending.total = amount_exact((strtoll(slash + 3, NULL, 10) & 0xFFFFFFFF) << 20);
     take_gpu(r, number);
@@ -371,7 +361,7 @@ static bool gpustat_line(struct smi_reader *r, const char *s, int64_t number)
         const char *size = p + 1, *name = p;
         while (name > s && !strchr(" |", name[-1]))
             name--;
-        copy(one.name, sizeof one.name, name, (size_t)(p - name));
+        str_copy_trimmed(one.name, sizeof one.name, name, (size_t)(p - name));
         if (amount_read(&size, 0, &one.used) == AMOUNT_WHOLE)
             take_process(r->out, one);
     }

@@ -3,6 +3,7 @@
 #include "doctor/snapshot_int.h"
 
 #include "base/env.h"
+#include "base/str.h"
 
 #include <string.h>
 
@@ -18,23 +19,12 @@ static void tell(struct snap_input *in)
     o->progress(o->ctx, in->raw_bytes, in->total_bytes);
 }
 
-static int base64_value(uint8_t c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 /* Turns characters in place into the bytes they stand for; anything else ends the document. */
 static size_t decode(struct snap_input *in, uint8_t *text, size_t n)
 {
     size_t out = 0;
     for (size_t i = 0; i < n && !in->ended; i++) {
-        int v = base64_value(text[i]);
+        int v = base64_digit((char)text[i]);
         if (v < 0) {
             in->ended = text[i] != '\\'; /* JSON may write a slash as \/ */
             continue;

@@ -261,33 +261,12 @@ json_t *snapshot_page_data(const struct study *x)
     return o;
 }
 
-/* JSON within a script element: "<" could end it. */
-static void add_json(struct str *out, const char *text)
-{
-    for (size_t n; *text; text += n) {
-        n = strcspn(text, "<");
-        str_add_n(out, text, n);
-        if (text[n] == '<') {
-            str_add(out, "\\u003c");
-            n++;
-        }
-    }
-}
-
 void snapshot_page(
     const struct study *x, const json_t *document, const char *title, struct str *out)
 {
-    static const char mark[] = "id=\"data\">";
-    const char *page = (const char *)snapshot_page_html, *at = strstr(page, mark);
     json_t *d = snapshot_page_data(x);
-    ASSERT(at);
-    at += sizeof mark - 1;
     json_put_str(d, "title", title);
     (void)json_object_set(d, "document", (json_t *)(uintptr_t)document);
-    char *text = json_text(d, false);
-    str_add_n(out, page, (size_t)(at - page));
-    add_json(out, text);
-    str_add(out, at + 2); /* what stands there is {} */
-    mem_free(text);
+    json_into_page((const char *)snapshot_page_html, "id=\"data\">", d, out);
     json_decref(d);
 }

@@ -269,18 +269,6 @@ static void weigh(struct trace *t, const struct frame *f)
 
 /* ---- the forms of a frame ---- */
 
-static void copy(char *out, size_t cap, const char *from, size_t n)
-{
-    while (n && isspace((unsigned char)from[n - 1]))
-        n--;
-    while (n && isspace((unsigned char)*from))
-        from++, n--;
-    if (n >= cap)
-        n = cap - 1;
-    memcpy(out, from, n);
-    out[n] = 0;
-}
-
 static void begin(struct trace *t, int64_t number)
 {
     *t = (struct trace){.open = true, .line = number};
@@ -304,11 +292,11 @@ static bool python_frame(struct trace *t, const char *s)
     const char *line = end ? strstr(end, "line ") : NULL;
     if (!line)
         return false;
-    copy(f.file, sizeof f.file, path, (size_t)(end - path));
+    str_copy_trimmed(f.file, sizeof f.file, path, (size_t)(end - path));
     f.line = (int)strtol(line + 5, NULL, 10);
     const char *in = strstr(line, ", in ");
     if (in)
-        copy(f.function, sizeof f.function, in + 5, strlen(in + 5));
+        str_copy_trimmed(f.function, sizeof f.function, in + 5, strlen(in + 5));
     frame(t, f);
     return true;
 }
@@ -327,12 +315,12 @@ static bool ipython_frame(struct trace *t, const char *s)
         return false;
     const char *from = file ? s + 5 : s;
     const char *stop = from + strcspn(from, file ? ":" : cell ? "," : " ");
-    copy(f.file, sizeof f.file, from, (size_t)(stop - from));
+    str_copy_trimmed(f.file, sizeof f.file, from, (size_t)(stop - from));
     const char *line = strstr(s, file ? ".py:" : "line "), *in = strstr(s, " in ");
     if (line)
         f.line = (int)strtol(line + (file ? 4 : 5), NULL, 10);
     if (in)
-        copy(f.function, sizeof f.function, in + 4, strcspn(in + 4, "("));
+        str_copy_trimmed(f.function, sizeof f.function, in + 4, strcspn(in + 4, "("));
     frame(t, f);
     return true;
 }
@@ -348,8 +336,8 @@ static bool rich_frame(struct trace *t, const char *s)
     f.line = (int)strtol(colon + 4, &end, 10);
     if (strncmp(end, " in ", 4) != 0)
         return false;
-    copy(f.file, sizeof f.file, s, (size_t)(colon + 3 - s));
-    copy(f.function, sizeof f.function, end + 4, strcspn(end + 4, " "));
+    str_copy_trimmed(f.file, sizeof f.file, s, (size_t)(colon + 3 - s));
+    str_copy_trimmed(f.function, sizeof f.function, end + 4, strcspn(end + 4, " "));
     frame(t, f);
     return true;
 }
@@ -366,7 +354,7 @@ static bool code_line(struct trace *t, const char *s, bool indented)
     }
     if (t->last.code[0] && !marked)
         return indented; /* "^^^^" or the next line of a box */
-    copy(t->last.code, sizeof t->last.code, s, strlen(s));
+    str_copy_trimmed(t->last.code, sizeof t->last.code, s, strlen(s));
     weigh(t, &t->last);
     return true;
 }

@@ -141,31 +141,31 @@ enum moment walk_phase_at(const struct walk *w, uint32_t event, bool *loss)
     return MOMENT_NONE;
 }
 
+/* How many allocations of the backward pass follow each other, those of no phase apart, from event
+ * `i` on, in steps of `step` up to `end`. */
+static uint64_t backward_run(const struct walk *w, int64_t i, int64_t end, int step)
+{
+    uint64_t n = 0;
+    for (; i != end; i += step) {
+        const struct snap_event *v = &w->s->events[i];
+        uint8_t phase = w->labels->of[v->stack].phase;
+        if (v->action != SNAP_ALLOC || phase == MOMENT_NONE)
+            continue;
+        if (phase != MOMENT_BACKWARD)
+            break;
+        n++;
+    }
+    return n;
+}
+
 bool walk_backward_begins(const struct walk *w, uint32_t event)
 {
-    const struct snap_device *d = w->d;
-    uint32_t before = 0, after = 0;
+    int64_t first = w->d->events_first, end = first + w->d->events_n;
     if (event == SNAP_NONE)
         return false;
-    for (uint32_t i = event; i-- > d->events_first;) {
-        const struct snap_event *v = &w->s->events[i];
-        uint8_t phase = w->labels->of[v->stack].phase;
-        if (v->action != SNAP_ALLOC || phase == MOMENT_NONE)
-            continue;
-        if (phase != MOMENT_BACKWARD)
-            break;
-        before++;
-    }
-    for (uint32_t i = event; i < d->events_first + d->events_n; i++) {
-        const struct snap_event *v = &w->s->events[i];
-        uint8_t phase = w->labels->of[v->stack].phase;
-        if (v->action != SNAP_ALLOC || phase == MOMENT_NONE)
-            continue;
-        if (phase != MOMENT_BACKWARD)
-            break;
-        after++;
-    }
-    return (uint64_t)before * 10 < (uint64_t)before + after;
+    uint64_t before = backward_run(w, (int64_t)event - 1, first - 1, -1);
+    uint64_t after = backward_run(w, event, end, 1);
+    return before * 10 < before + after;
 }
 
 /* ---- categories ---- */

@@ -6,13 +6,13 @@
 #include "base/env.h"
 #include "base/mem.h"
 #include "mem/device.h"
+#include "train/precision.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum {
     ADVICE_PLANS_MAX = 80,
-    BF16_FROM_SM = 80,
     WORTH_PARTS = 100 /* less than a hundredth is no advice */
 };
 
@@ -161,15 +161,16 @@ static int lever_of(const struct fit *f, const char *id)
     return -1;
 }
 
-/* P11: a card without bfloat16 is advised fp16, any other device bf16. */
+/* P11: of the low precisions only the one that suits the device. */
 static bool suits_device(const struct advice *a, const char *id)
 {
     const struct device *d = a->oom.device;
-    bool old = d && d->kind == DEVICE_CUDA && d->compute_capability > 0 &&
-               d->compute_capability < BF16_FROM_SM;
+    struct precision_device can =
+        d->kind == DEVICE_CUDA ? precision_cuda(d->id, d->compute_capability) : precision_cpu();
+    enum precision advised = precision_advised(&can);
     if (strcmp(id, "BF16") == 0)
-        return !old;
-    return strcmp(id, "FP16") != 0 || old;
+        return advised == PRECISION_BF16;
+    return strcmp(id, "FP16") != 0 || advised == PRECISION_FP16;
 }
 
 static bool has_node(const struct graph *g, const char *type)

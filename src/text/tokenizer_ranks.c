@@ -50,17 +50,6 @@ static const struct encoding_row *row_of_file(const char *path)
     return row_find(stem);
 }
 
-static int digit(char c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 /* Bytes that n characters of base64 stand for; false when they are none. */
 static bool base64_read(const char *text, size_t n, struct str *out)
 {
@@ -69,7 +58,7 @@ static bool base64_read(const char *text, size_t n, struct str *out)
     uint32_t bits = 0;
     str_clear(out);
     for (size_t i = 0; i < n; i++) {
-        int d = digit(text[i]);
+        int d = base64_digit(text[i]);
         if (d < 0)
             return false;
         bits = bits << 6 | (uint32_t)d;
