@@ -138,18 +138,6 @@ struct head_net {
 };
 enum { TOKENS = 21, WIDTH = 8, CLASSES = 50 };
 
-static int head_weight(struct head_net *n, const char *name, struct shape s, bool trainable)
-{
-    struct ir_var v = {
-        .name = name,
-        .dtype = DT_F32,
-        .shape = s,
-        .trainable = trainable,
-        .of = IR_NONE,
-        .node = IR_NONE};
-    return ir_var_read(n->p, ir_var_new(&n->vars, &v));
-}
-
 static void head_run(struct head_net *n, bool in_out, bool frozen, int chunk)
 {
     struct err e = {0};
@@ -160,8 +148,9 @@ static void head_run(struct head_net *n, bool in_out, bool frozen, int chunk)
     int x = ir_input(n->p, "x", DT_F32, SHAPE(TOKENS, WIDTH));
     int target = ir_input(n->p, "target", DT_I64, SHAPE(TOKENS));
     n->p->phase = PHASE_FORWARD;
-    int first = head_weight(n, "a", SHAPE(WIDTH, WIDTH), true);
-    int w = head_weight(n, "w", in_out ? SHAPE(WIDTH, CLASSES) : SHAPE(CLASSES, WIDTH), !frozen);
+    int first = trial_weight(n->p, "a", SHAPE(WIDTH, WIDTH), true);
+    int w =
+        trial_weight(n->p, "w", in_out ? SHAPE(WIDTH, CLASSES) : SHAPE(CLASSES, WIDTH), !frozen);
     x = ir_linear(n->p, x, first, IR_NONE);
     x = in_out ? ir_gemm(n->p, x, w, IR_NONE, false, false) : ir_linear(n->p, x, w, IR_NONE);
     n->p->phase = PHASE_LOSS;

@@ -156,18 +156,6 @@ struct net {
     struct exec *x;
 };
 
-static int weight(struct net *n, const char *name, struct shape s, bool trainable)
-{
-    struct ir_var v = {
-        .name = name,
-        .dtype = DT_F32,
-        .shape = s,
-        .trainable = trainable,
-        .of = IR_NONE,
-        .node = IR_NONE};
-    return ir_var_read(n->p, ir_var_new(&n->vars, &v));
-}
-
 static void net_begin(struct net *n)
 {
     *n = (struct net){0};
@@ -236,8 +224,9 @@ TEST(checkpoint_frozen_inputs, "L1 L3 case-T34: a trained part behind a frozen i
         int x = ir_input(n.p, "x", DT_F32, SHAPE(1, 1));
         n.p->phase = PHASE_FORWARD;
         n.p->block = 0;
-        int w = weight(&n, "w", SHAPE(1, 1), false);
-        int a = weight(&n, "a", SHAPE(1, 1), true), b = weight(&n, "b", SHAPE(1, 1), true);
+        int w = trial_weight(n.p, "w", SHAPE(1, 1), false);
+        int a = trial_weight(n.p, "a", SHAPE(1, 1), true),
+            b = trial_weight(n.p, "b", SHAPE(1, 1), true);
         int y = ir_binary(
             n.p, OP_ADD, ir_linear(n.p, x, w, IR_NONE),
             ir_linear(n.p, ir_linear(n.p, x, a, IR_NONE), b, IR_NONE));
@@ -270,9 +259,9 @@ static void build_blocks(struct net *n, int blocks, int count)
     for (int i = 0; i < blocks; i++) {
         n->p->block = i;
         (void)snprintf(name, sizeof name, "w%d", i);
-        int w = weight(n, name, SHAPE(WIDE, WIDTH), true);
+        int w = trial_weight(n->p, name, SHAPE(WIDE, WIDTH), true);
         (void)snprintf(name, sizeof name, "v%d", i);
-        int v = weight(n, name, SHAPE(WIDTH, WIDE), true);
+        int v = trial_weight(n->p, name, SHAPE(WIDTH, WIDE), true);
         int h = ir_unary(n->p, OP_TANH, ir_linear(n->p, x, w, IR_NONE));
         x = ir_binary(n->p, OP_ADD, x, ir_linear(n->p, h, v, IR_NONE));
     }
@@ -331,7 +320,7 @@ static void build_chains(struct net *n, int blocks, int count)
     n->p->phase = PHASE_FORWARD;
     for (int i = 0; i < blocks; i++) {
         (void)snprintf(name, sizeof name, "v%d", i);
-        int v = weight(n, name, SHAPE(WIDTH, WIDTH), true);
+        int v = trial_weight(n->p, name, SHAPE(WIDTH, WIDTH), true);
         n->p->block = IR_NONE;
         x = ir_unary(n->p, OP_SILU, ir_linear(n->p, x, v, IR_NONE)); /* its gradient reads x */
         n->p->block = i;
@@ -477,7 +466,8 @@ TEST(update_tied, "L5: a weight with two uses is updated after the last of them"
     net_begin(&n);
     n.p->phase = PHASE_FORWARD;
     int x = ir_input(n.p, "x", DT_F32, SHAPE(8, 16));
-    int w = weight(&n, "w", SHAPE(16, 16), true), v = weight(&n, "v", SHAPE(16, 16), true);
+    int w = trial_weight(n.p, "w", SHAPE(16, 16), true),
+        v = trial_weight(n.p, "v", SHAPE(16, 16), true);
     int y = ir_unary(n.p, OP_TANH, ir_linear(n.p, x, w, IR_NONE));
     y = ir_unary(n.p, OP_TANH, ir_linear(n.p, y, v, IR_NONE));
     y = ir_linear(n.p, y, ir_transpose(n.p, w, 0, 1), IR_NONE);

@@ -463,3 +463,15 @@ void trial_check_same(struct trial *a, struct trial *b)
     check_same_numbers(
         "lr_history", x->series.lrs.data, x->series.lrs.n, y->series.lrs.data, y->series.lrs.n);
 }
+
+int trial_weight(struct ir_program *p, const char *name, struct shape s, bool trainable)
+{
+    struct ir_var v = {
+        .name = name,
+        .dtype = DT_F32,
+        .shape = s,
+        .trainable = trainable,
+        .of = IR_NONE,
+        .node = IR_NONE};
+    return ir_var_read(p, ir_var_new(p->vars, &v));
+}

@@ -34,7 +34,7 @@ struct trial_setup {
     struct train_config config;                   /* epochs 0 and accumulate 0 mean 1 */
     struct trial_data train, val;
     const struct adapter_config *adapter; /* NULL: none */
-    double scale_forced; /* not 0: a fixed scale, in float32 too */
+    double scale_forced;                  /* not 0: a fixed scale, in float32 too */
 };
 struct trial {
     struct trial_setup setup;
@@ -87,5 +87,8 @@ bool trial_warned(struct trial *t, const char *kind);
 void trial_check_same(struct trial *a, struct trial *b);
 /* All variables of the model, bit by bit. */
 bool trial_same_weights(struct trial *a, struct trial *b);
+
+/* A float32 parameter of a program made by hand: its value. */
+int trial_weight(struct ir_program *p, const char *name, struct shape s, bool trainable);
 
 #endif
