@@ -8,10 +8,10 @@
 #include <string.h>
 
 static const struct {
-    int exit_status;
+    int exit_status, http;
     const char *code;
 } rows[ST_COUNT] = {
-#define X(name, exit_status, code) {exit_status, code},
+#define X(name, exit_status, code, http) {exit_status, http, code},
 #include "base/status.def"
 #undef X
 };
@@ -98,6 +98,11 @@ int status_exit(enum status s)
 const char *status_code(enum status s)
 {
     return rows[s].code;
+}
+
+int status_http(enum status s)
+{
+    return rows[s].http;
 }
 
 void assert_fail(const char *cond, const char *file, int line)

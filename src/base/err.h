@@ -14,7 +14,7 @@
 #include <stdbool.h>
 
 enum status {
-#define X(name, exit_status, code) ST_##name,
+#define X(name, exit_status, code, http) ST_##name,
 #include "base/status.def"
 #undef X
     ST_COUNT
@@ -46,6 +46,7 @@ void err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 void err_node(struct err *e, const char *id, const char *type);
 
 int status_exit(enum status s);         /* exit status of the program */
+int status_http(enum status s);         /* status of an HTTP answer */
 const char *status_code(enum status s); /* "invalid", for JSON documents */
 
 /* Returns from the enclosing function when `call` fails. */

@@ -1,0 +1,122 @@
+/* http.h - the server's door: requests in, answers, waits and streams out; libmicrohttpd inside.
+ *
+ * A route is a row of routes.def and a function:
+ *
+ *     void route_runs_get(struct server *s, const struct http_request *q, struct http_reply *r)
+ *     {
+ *         struct err e;
+ *         json_t *row;
+ *         if (core_run(s->core, q->param[0], &row, &e) != ST_OK)
+ *             http_fail(r, &e);
+ *         else
+ *             http_json(r, 200, row);
+ *     }
+ *
+ * Routes run on the library's threads, several at once. None may block: what has to wait says so
+ * with http_wait and is called again, with `woken` set, when the topic is woken or the time is up.
+ * By the time a route is called the request has passed, in this order: host (421), access
+ * (401, 403), size of the body (413, counted as bytes arrive), form of the body (422).
+ */
+#ifndef SERVER_HTTP_H
+#define SERVER_HTTP_H
+
+#include "base/json.h"
+
+#include <stddef.h>
+
+struct server;
+
+/* Who asks. */
+enum role {
+    ROLE_NOBODY,
+    ROLE_PAGE,   /* the token that the bootstrap route gives to pages */
+    ROLE_OWNER,  /* the token of SNUG_HOME/session.token */
+    ROLE_KEY,    /* an API key */
+    ROLE_WORKER, /* a worker's credential */
+    ROLE_ENROLL  /* a join token: may only become a worker */
+};
+struct actor {
+    enum role role;
+    bool exec;     /* may run any command: the owner, and keys with exec */
+    char name[65]; /* of the key or worker; "owner", "page" */
+    char id[33];   /* of the key or worker */
+    char peer[64]; /* address, for logs */
+};
+
+struct http_request {
+    const char *method, *path;
+    const char *param[4]; /* what the {..} of the route matched, decoded */
+    const char *body;     /* whole; NUL after it */
+    size_t body_bytes;
+    json_t *json; /* of a JSON route; borrowed */
+    struct actor actor;
+    bool woken, expired; /* called again after http_wait: by its topic, or as the time is up */
+    void **keep; /* the route's own, over calls of one request; freed by mem_free at the end */
+    void *inside;
+};
+const char *http_query(const struct http_request *q, const char *name);  /* NULL when absent */
+const char *http_header(const struct http_request *q, const char *name); /* NULL when absent */
+/* A whole number of the query within bounds, or the fallback where absent; false: r is a 422. */
+struct http_reply;
+bool http_query_i64(
+    const struct http_request *q, const char *name, int64_t fallback, int64_t min, int64_t max,
+    int64_t *out, struct http_reply *r);
+
+/* A stream: pull is called for more bytes whenever the connection can take some and after each wake
+ * of the topic; it returns how many it wrote, 0 for "nothing now" or -1 for the end. A reader that
+ * does not read is not called, and costs only its own place. */
+struct http_stream {
+    int64_t (*pull)(void *ctx, char *buf, size_t cap);
+    void (*release)(void *ctx); /* called once, however it ends */
+    void *ctx;
+    uint64_t topic;
+};
+
+struct http_reply {
+    int status;
+    const char *type; /* content type; static */
+    char *data;       /* mem_free by the door */
+    size_t data_bytes;
+    char headers[512]; /* more lines "Name: value\r\n", by http_add_header */
+    bool waits;
+    uint64_t topic;
+    int64_t wait_until_ns; /* clock_ns */
+    struct http_stream stream;
+    char file[1024];                 /* a file to send, where not "" */
+    int64_t file_offset, file_bytes; /* of it; -1: to its end */
+};
+void http_json(struct http_reply *r, int status, json_t *body); /* takes the reference */
+/* {"detail": text} and the status of the error's row. */
+void http_fail(struct http_reply *r, const struct err *e);
+/* {"detail": text}. */
+void http_error(struct http_reply *r, int status, const char *fmt, ...) PRINTF(3, 4);
+/* {"detail": <any JSON>}; takes the reference. */
+void http_error_json(struct http_reply *r, int status, json_t *detail);
+void http_text(
+    struct http_reply *r, int status, const char *type, char *data, size_t n); /* takes */
+void http_wait(struct http_reply *r, uint64_t topic, int64_t until_ns);
+void http_file(struct http_reply *r, const char *path, const char *type);
+/* Refuses (returns false) names and values with control characters. */
+bool http_add_header(struct http_reply *r, const char *name, const char *value);
+
+/* A topic is the hash of a name: "run:<id>", "runs", "workers", "orders:<session>". */
+uint64_t http_topic(const char *kind, const char *id);
+/* Calls whoever waits for the topic; from any thread, never blocks. */
+struct http;
+void http_wake(struct http *h, uint64_t topic);
+
+struct http_config {
+    const char *host;                      /* "127.0.0.1" */
+    int port;                              /* 0: any; http_port tells which */
+    const char *certificate, *private_key; /* PEM files; NULL: no TLS */
+    const char *extra_hosts;               /* host:port, comma between */
+    const char *origins;                   /* CORS */
+    int64_t body_max_bytes, upload_max_bytes;
+    int connections_max, per_address_max;
+};
+enum status http_open(
+    struct server *s, const struct http_config *c, struct http **out, struct err *e) NODISCARD;
+void http_close(struct http *h); /* wakes and ends everything */
+int http_port(const struct http *h);
+
+#endif

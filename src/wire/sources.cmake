@@ -1,0 +1,2 @@
+set(SOURCES wire.c)
+set(TESTS wire_test.c)
