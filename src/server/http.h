@@ -51,6 +51,11 @@ struct http_request {
     json_t *json; /* of a JSON route; borrowed */
     struct actor actor;
     bool woken, expired; /* called again after http_wait: by its topic, or as the time is up */
+    /* An UPGRADE route (a row of routes.def says so) is called whatever host, origin and token are,
+     * because a WebSocket learns by a close code why it is refused: 421 host, 403 origin or token
+     * of another kind, 401 no token that we know, 0 none of these. The token comes from the header
+     * or from ?token=. Other routes are never called with it set. */
+    int refused;
     void **keep; /* the route's own, over calls of one request; freed by mem_free at the end */
     void *inside;
 };
@@ -72,6 +77,19 @@ struct http_stream {
     uint64_t topic;
 };
 
+/* A connection that leaves HTTP (101). `taken` is called once the answer's head is sent, on a
+ * thread of the door, and must not block; the socket is then the route's: plain bytes, also under
+ * TLS, and `early` is what the client had sent ahead. It ends with http_upgrade_close, from any
+ * thread, once, and before http_close. `dropped` is called instead where the connection ends
+ * before. */
+struct http_upgrade {
+    void (*taken)(void *ctx, int socket, const char *early, size_t n_early, void *handle);
+    void (*dropped)(void *ctx);
+    void *ctx;
+    const char *protocol; /* of the Upgrade header: "websocket" */
+};
+void http_upgrade_close(void *handle);
+
 struct http_reply {
     int status;
     const char *type; /* content type; static */
@@ -82,6 +100,7 @@ struct http_reply {
     uint64_t topic;
     int64_t wait_until_ns; /* clock_ns */
     struct http_stream stream;
+    struct http_upgrade upgrade;     /* where taken is set: status 101, headers as added */
     char file[1024];                 /* a file to send, where not "" */
     int64_t file_offset, file_bytes; /* of it; -1: to its end */
 };
@@ -104,6 +123,9 @@ uint64_t http_topic(const char *kind, const char *id);
 /* Calls whoever waits for the topic; from any thread, never blocks. */
 struct http;
 void http_wake(struct http *h, uint64_t topic);
+/* Tells fn of every topic that is woken, on the thread that wakes it; fn must not block. One
+ * listener at most (the WebSockets); NULL ends it. */
+void http_on_wake(struct http *h, void (*fn)(void *ctx, uint64_t topic), void *ctx);
 
 struct http_config {
     const char *host;                      /* "127.0.0.1" */
