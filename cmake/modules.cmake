@@ -59,7 +59,7 @@ endfunction()
 # Fails when a file of the module includes a folder that is not among its dependencies.
 function(snug_check_includes name deps dir)
     file(GLOB_RECURSE files ${dir}/*.c ${dir}/*.h ${dir}/*.def)
-    set(all base wire graph mem ir data text passes backends nn train runner plan doctor server agent cli)
+    set(all base wire record graph mem ir data text passes backends nn train runner plan doctor child server agent cli)
     foreach(file ${files})
         file(STRINGS ${file} lines REGEX "^#include \"[a-z]+/")
         foreach(line ${lines})
