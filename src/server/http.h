@@ -21,6 +21,7 @@
 #define SERVER_HTTP_H
 
 #include "base/json.h"
+#include "base/str.h"
 
 #include <stddef.h>
 
@@ -43,6 +44,13 @@ struct actor {
     char peer[64]; /* address, for logs */
 };
 
+/* A body that came as a file. The door removes it after the route unless that has renamed it. */
+struct http_upload {
+    char path[1024]; /* complete and synced, mode 0600, in SNUG_HOME/tmp: same file system */
+    char name[256];  /* as the client calls it: hostile until http_file_name has looked at it */
+    int64_t bytes;
+};
+
 struct http_request {
     const char *method, *path;
     const char *param[4]; /* what the {..} of the route matched, decoded */
@@ -57,6 +65,7 @@ struct http_request {
      * or from ?token=. Other routes are never called with it set. */
     int refused;
     void **keep; /* the route's own, over calls of one request; freed by mem_free at the end */
+    struct http_upload upload; /* of an UPLOAD route */
     void *inside;
 };
 const char *http_query(const struct http_request *q, const char *name);  /* NULL when absent */
@@ -67,15 +76,20 @@ bool http_query_i64(
     const struct http_request *q, const char *name, int64_t fallback, int64_t min, int64_t max,
     int64_t *out, struct http_reply *r);
 
-/* A stream: pull is called for more bytes whenever the connection can take some and after each wake
- * of the topic; it returns how many it wrote, 0 for "nothing now" or -1 for the end. A reader that
- * does not read is not called, and costs only its own place. */
+/* A stream: pull adds bytes to `out`, as much as it likes at a time. It is called when the
+ * connection has taken everything before, and again after each wake of the topic (or of `topic2`,
+ * where it is not 0). A reader that does not read is not called for, and costs only its own place.
+ * Wakes are never lost: a topic woken while pull runs calls it again. Streams of text/event-stream
+ * get a comment line every 15 s from the door. */
+enum http_pull { HTTP_PULL_MORE, HTTP_PULL_WAIT, HTTP_PULL_END };
 struct http_stream {
-    int64_t (*pull)(void *ctx, char *buf, size_t cap);
-    void (*release)(void *ctx); /* called once, however it ends */
+    enum http_pull (*pull)(void *ctx, struct str *out); /* MORE: again once this is taken */
+    void (*release)(void *ctx);                         /* called once, however it ends */
     void *ctx;
-    uint64_t topic;
+    uint64_t topic, topic2;
 };
+/* Adds "id: ...\nevent: ...\ndata: ...\n\n"; id < 0 and type NULL are left out. */
+void http_sse(struct str *out, int64_t id, const char *type, const char *json_line);
 
 /* A connection that leaves HTTP (101). `taken` is called once the answer's head is sent, on a
  * thread of the door, and must not block; the socket is then the route's: plain bytes, also under
@@ -115,6 +129,10 @@ void http_text(
     struct http_reply *r, int status, const char *type, char *data, size_t n); /* takes */
 void http_wait(struct http_reply *r, uint64_t topic, int64_t until_ns);
 void http_file(struct http_reply *r, const char *path, const char *type);
+/* The last part of a name that a client gave, into `out`: false (and r is a 400) for what no file
+ * of ours may be called: empty, "." and "..", over 255 bytes, control characters, not UTF-8, what
+ * Windows does not take (<>:"|?* and its device names, a trailing dot or blank). */
+bool http_file_name(const char *given, char out[256], struct http_reply *r);
 /* Refuses (returns false) names and values with control characters. */
 bool http_add_header(struct http_reply *r, const char *name, const char *value);
 
@@ -133,12 +151,29 @@ struct http_config {
     const char *certificate, *private_key; /* PEM files; NULL: no TLS */
     const char *extra_hosts;               /* host:port, comma between */
     const char *origins;                   /* CORS */
+    bool private_reads;                    /* READ routes need a token, too */
+    const char *spool;                     /* folder for uploads; NULL: none are taken */
     int64_t body_max_bytes, upload_max_bytes;
-    int connections_max, per_address_max;
+    int connections_max, per_address_max; /* per_address_max does not count this machine */
 };
 enum status http_open(
     struct server *s, const struct http_config *c, struct http **out, struct err *e) NODISCARD;
 void http_close(struct http *h); /* wakes and ends everything */
 int http_port(const struct http *h);
+
+/* ---- the door without sockets: for tests of routes, and for fuzzing ---- */
+/* One request through everything but the network: host, access, body, form, route. Routes that wait
+ * are called until they answer or `wait_max_ms` have passed (status 0). A stream is not pulled. */
+struct http_ask {
+    const char *method, *target; /* "GET", "/api/runs?limit=5" */
+    const char *const *headers;  /* name, value, name, value, ..., NULL; Host is added */
+    const char *token;           /* X-Snug-Token, where not NULL */
+    const char *body;
+    size_t body_bytes;
+    int wait_max_ms;
+};
+struct http *http_bare(struct server *s, const struct http_config *c); /* no sockets, no threads */
+void http_ask(struct http *h, const struct http_ask *ask, struct http_reply *r);
+void http_reply_release(struct http_reply *r);
 
 #endif

@@ -1,13 +1,27 @@
-/* server.h - what routes can reach. Made by server_open, which `snug start` calls. */
+/* server.h - what routes can reach, and the server as a whole.
+ *
+ *     struct server *s;
+ *     TRY(server_open(&config, &s, e));     lock, store, core, door; writes server.json,
+ * session.token server_run(s, &stop);                 until *stop is set: timers, the built-in
+ * worker server_close(s);
+ *
+ * `snug start` does that. Only one server lives under a SNUG_HOME (server.lock).
+ */
 #ifndef SERVER_SERVER_H
 #define SERVER_SERVER_H
 
+#include "server/config.h"
 #include "server/http.h"
 
-struct core;  /* core.h: runs, queue, workers, ledger; the truth behind it is the store */
-struct store; /* store.h: SQLite */
-struct auth;  /* auth.h: tokens and keys */
-struct ws;    /* ws.h: WebSockets */
+#include <signal.h>
+
+struct core;    /* core.h: runs, queue, workers, ledger; the truth behind it is the store */
+struct store;   /* store.h: SQLite */
+struct auth;    /* auth.h: tokens and keys */
+struct ws;      /* ws.h: WebSockets */
+struct asker;   /* asker.h: plans and estimates in short-lived children */
+struct webhook; /* webhook.h: notice of ended runs */
+struct server_inside;
 
 struct server {
     struct core *core;
@@ -15,7 +29,25 @@ struct server {
     struct auth *auth;
     struct http *http;
     struct ws *ws;
+    struct asker *asker;
+    struct webhook *webhook;
     const struct server_config *config; /* server/config.h: settings, defaults, environment */
+    char boot_id[33];                   /* new per process */
+    int64_t started_us;                 /* wall clock */
+    struct server_inside *inside;
 };
+
+/* The config must outlive the server. ST_CONFLICT: another server runs under this SNUG_HOME (the
+ * text has its address); ST_IO: the port is taken, the disk is full, ... */
+enum status
+server_open(const struct server_config *c, struct server **out, struct err *e) NODISCARD;
+/* Returns once *stop is not 0 (a signal handler's; looked at each 200 ms). ST_OK then. */
+enum status
+server_run(struct server *s, const volatile sig_atomic_t *stop, struct err *e) NODISCARD;
+/* New runs are refused, who waits is answered, the built-in worker is left alone when it has runs
+ * (it reconnects to the next server) and ended otherwise; server.json and session.token go. */
+void server_close(struct server *s);
+/* "http://127.0.0.1:8000" */
+const char *server_url(const struct server *s);
 
 #endif
