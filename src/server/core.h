@@ -41,7 +41,7 @@ struct instant {
  * from whatever thread made the change. NULL members are not called. */
 struct core_end {
     const char *run_id, *status, *cause; /* causes.def */
-    const char *sweep_id, *study_id;     /* "" none */
+    int64_t sweep, study;                /* ids of the store; 0 none */
 };
 struct core_hooks {
     void *ctx;
@@ -102,15 +102,24 @@ void core_check(struct core *c);
 
 /* ---- submission ------------------------------------------------------------------------- */
 
-/* A body of POST /api/runs: {graph | command, options?, name?, idempotency_key?}. */
+/* A body of POST /api/runs: {graph | command, options?, name?, idempotency_key?}. Submissions of
+ * one call that point to the same graph document share its snapshot; what differs is their patch.
+ */
 struct core_submission {
-    const json_t *body;
-    const char *idempotency_key;     /* of the header; NULL none */
-    const char *sweep_id, *study_id; /* NULL none */
-    int64_t variant, repetition;     /* of the sweep or study */
+    const json_t *graph, *command; /* one of them */
+    const json_t *options;         /* NULL: none */
+    const json_t *patch;           /* {"NODE": {"PARAM": value}} over the graph, or NULL */
+    const char *name;              /* NULL: the graph's */
+    const char *idempotency_key;   /* NULL: none */
+    int64_t sweep, study;          /* of the store; 0 none */
+    int variant, repetition;       /* -1 none */
     bool
         replace; /* interactive: the tab's run before is cancelled first, and this one follows it */
 };
+/* Fields of a body, borrowed from it; `header` is the Idempotency-Key (NULL none). ST_UNPROCESSABLE
+ * when it has neither graph nor command; ST_INVALID for an unknown key. */
+enum status core_submission_read(
+    const json_t *body, const char *header, struct core_submission *out, struct err *e) NODISCARD;
 /* Checks, stores and queues one run. `*reply` is {"run_id", "status"} (and "repeated": true where
  * the idempotency key was seen with the same body). ST_UNPROCESSABLE: no graph; ST_INVALID: what an
  * option or target cannot be; ST_DENIED: commands; ST_FULL: the queue's limit; ST_BUSY: interactive
@@ -118,15 +127,16 @@ struct core_submission {
 enum status core_submit(
     struct core *c, const struct actor *who, const struct core_submission *s, struct instant now,
     json_t **reply, struct err *e) NODISCARD;
-/* All or none: every one is checked first, then all are stored in one transaction, in which
- * `within` (NULL none) is called before the commit to write rows of its own (a sweep); its failure
- * undoes everything. `ids` gets n texts of 33 bytes. The error's text names what one run was
- * refused for. The lock is held while `within` runs: it may use the store, never the core. */
+/* All or none: every one is checked first, then all are stored in one transaction. `within` (NULL
+ * none) is called in it, before the runs are added: it writes rows of its own (a sweep) and may
+ * fill in `sweep` and `study` of the submissions; its failure undoes everything. `ids` gets n texts
+ * of 33 bytes. The error's text names what one run was refused for. The lock is held while `within`
+ * runs: it may use the store, never the core. */
 enum status core_submit_all(
     struct core *c, const struct actor *who, const struct core_submission *s, size_t n,
     enum status (*within)(void *ctx, const char (*ids)[33], struct err *e), void *ctx,
     struct instant now, char (*ids)[33], struct err *e) NODISCARD;
-/* The checks alone, as for n submissions together. */
+/* The checks alone, for n submissions together. */
 enum status core_submit_check(
     struct core *c, const struct actor *who, const struct core_submission *s, size_t n,
     struct instant now, struct err *e) NODISCARD;
@@ -143,15 +153,17 @@ core_delete(struct core *c, const char *run_id, json_t **reply, struct err *e) N
 
 /* The row of a run, with "last_cursor". Fields: id, name, kind, owner, options, status, error,
  * error_detail, cause, queue_key, created_at, started_at, finished_at (ISO 8601, UTC), git_commit,
- * git_dirty, plugin_pins, sweep_id, sweep_variant, study_id, repetition, queue_position, active,
- * final_metrics, worker_id, worker, devices, epoch, budget {gib, bytes, source, run_id, raised} or
- * null, reason, execution_facts, peaks [{device, bytes}], graph_key, state (inside: "assigned",
- * "stopping", else the status), contact (false: its agent is out of reach). */
+ * git_dirty, plugin_pins, sweep_id, sweep_variant, study_id, study_variant, repetition,
+ * queue_position, active, final_metrics, worker_id, worker, devices, epoch, budget {gib, bytes,
+ * source, run_id, raised} or null, reason, execution_facts, peaks [{device, bytes}], graph_key,
+ * state (inside: "assigned", "stopping", else the status), contact (false: its agent is out of
+ * reach). */
 enum status core_run(struct core *c, const char *run_id, json_t **row, struct err *e) NODISCARD;
 struct core_filter {
     const char *statuses[8]; /* any of these; none: all */
     int n_statuses;
-    const char *sweep_id, *study_id, *worker; /* NULL: any */
+    const char *owner, *worker; /* NULL: any */
+    int64_t sweep, study;       /* ids of the store; 0: any */
     int64_t limit, offset;
 };
 /* {"runs": [row], "total", "limit", "offset"}, newest first. */

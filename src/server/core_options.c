@@ -112,8 +112,8 @@ static const struct option *find(const char *key)
     return NULL;
 }
 
-static enum status unknown_key(
-    const char *what, const char *key, const char *const *known, size_t n, struct err *e)
+static enum status
+unknown_key(const char *what, const char *key, const char *const *known, size_t n, struct err *e)
 {
     char shown[65];
     snprintf(shown, sizeof shown, "%s", key);
@@ -210,7 +210,8 @@ static enum status read_target(const json_t *target, struct run_target *t, struc
 {
     const char *key;
     json_t *value;
-    json_object_foreach ((json_t *)(uintptr_t)target, key, value) {
+    json_object_foreach((json_t *)(uintptr_t)target, key, value)
+    {
         bool known = false;
         for (int i = 0; i < TARGET_KEYS; i++)
             known = known || str_eq(target_keys[i], key);
@@ -242,15 +243,16 @@ static enum status check_lane(const struct run_options *o, struct err *e)
 
 enum status run_options_read(const json_t *document, struct run_options *out, struct err *e)
 {
-    *out = (struct run_options){.target = {.worker = "local"}, .tab = "", .resume = "",
-                                .graph_dir = ""};
+    *out = (struct run_options){
+        .target = {.worker = "local"}, .tab = "", .resume = "", .graph_dir = ""};
     if (!document || json_is_null(document))
         return ST_OK;
     if (!json_is_object(document))
         return err_set(e, ST_INVALID, "options must be an object");
     const char *key;
     json_t *value;
-    json_object_foreach ((json_t *)(uintptr_t)document, key, value) {
+    json_object_foreach((json_t *)(uintptr_t)document, key, value)
+    {
         const struct option *o = find(key);
         if (!o)
             return unknown_key("option", key, option_keys, OPTIONS, e);

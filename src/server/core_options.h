@@ -18,8 +18,8 @@ struct run_target {
 };
 struct run_options {
     struct run_target target;
-    const char *device; /* NULL: not given */
-    const char *tab;    /* graph_id; "" */
+    const char *device;             /* NULL: not given */
+    const char *tab;                /* graph_id; "" */
     const char *resume, *graph_dir; /* "" */
     double timeout_s;
     bool interactive, record_outputs;
