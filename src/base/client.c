@@ -252,16 +252,22 @@ bool client_is_local(const struct client *c)
 
 /* ---- paths ---- */
 
+static void path_cut(struct client_path *p)
+{
+    p->cut = true;
+    p->text[0] = 0;
+}
+
 static void path_add(struct client_path *p, const char *text, bool encode)
 {
     static const char hex[] = "0123456789ABCDEF";
     size_t n = strlen(p->text);
-    for (; *text; text++) {
+    for (; *text && !p->cut; text++) {
         unsigned char ch = (unsigned char)*text;
         bool plain = !encode || (ch >= '0' && ch <= '9') ||
                      ((ch | 32) >= 'a' && (ch | 32) <= 'z') || strchr("-._~", ch);
         if (n + 4 > sizeof p->text) {
-            p->cut = true;
+            path_cut(p);
             return;
         }
         if (plain) {
@@ -278,7 +284,8 @@ static void path_add(struct client_path *p, const char *text, bool encode)
 /* "." and ".." as a segment would be resolved away: they are no name of anything. */
 static void path_add_segment(struct client_path *p, const char *text)
 {
-    p->cut |= !text[0] || strcmp(text, ".") == 0 || strcmp(text, "..") == 0;
+    if (!text[0] || strcmp(text, ".") == 0 || strcmp(text, "..") == 0)
+        path_cut(p);
     path_add(p, text, true);
 }
 

@@ -98,7 +98,8 @@ enum status client_stream(
     void *ctx, struct err *e) NODISCARD;
 
 /* A path with its query. Texts are percent-encoded: the format takes %s and %lld alone, and a %s
- * becomes one path segment. Longer than the buffer: ST_TOO_LARGE of the call that gets it. */
+ * becomes one path segment. A segment that is empty, "." or "..", or a path that is too long,
+ * leaves text "", which calls refuse with ST_INVALID. */
 struct client_path {
     char text[2048];
     bool cut;

@@ -123,6 +123,8 @@ static enum status check_path(const char *path, struct err *e)
 {
     if (path[0] == '/' && !strpbrk(path, " \r\n") && strlen(path) + 1 < sizeof(struct client_path))
         return ST_OK;
+    if (!path[0])
+        return err_set(e, ST_INVALID, "a name in the request is empty, dots alone, or too long");
     return err_set(e, ST_INVALID, "\"%.100s\" cannot be asked of a server", path);
 }
 
@@ -179,6 +181,8 @@ enum status client_status(int http)
         return ST_NOT_FOUND;
     case 409:
         return ST_CONFLICT;
+    case 410:
+        return ST_GONE;
     case 413:
         return ST_TOO_LARGE;
     case 422:
