@@ -48,7 +48,7 @@ struct process_spec {
     int in, out, err;         /* descriptors; -1: /dev/null */
     const int *keep;          /* further descriptors that it gets, under the same numbers */
     size_t n_keep;
-    bool session;           /* a session of its own */
+    bool session, group;    /* a session, or a process group, of its own */
     bool dies_with_us;      /* SIGKILL when the thread that starts it ends */
     int64_t file_bytes_max; /* RLIMIT_FSIZE; 0: as here */
 };
@@ -92,8 +92,8 @@ struct process_tree {
 size_t process_tree_list(const struct process_tree *t, struct process *out, size_t cap);
 /* Sends `signal` to all; returns to how many. */
 size_t process_tree_signal(const struct process_tree *t, int signal);
-/* Kills until nothing is left, at most wait_ms; reaps children of the caller meanwhile. Returns how
- * many are still there (uninterruptible in the kernel, as a rule). */
+/* Kills until nothing is left, at most wait_ms. Nothing is reaped: a child's status stays to
+ * be asked. Returns how many are still there (uninterruptible in the kernel, as a rule). */
 size_t process_tree_kill(const struct process_tree *t, int wait_ms);
 
 /* How often the kernel killed for want of memory in this process's cgroup; -1 unknown. */

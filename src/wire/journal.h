@@ -25,7 +25,8 @@ struct journal {
     bool started, ended;     /* lines of these types are there */
 };
 /* Opens DIR/events.jsonl, making it where there is none. Lines of a lower epoch are allowed before
- * those of `epoch`; a higher one is ST_CONFLICT. Lines that are no events are ST_CORRUPT. */
+ * those of `epoch`; a higher one at the end is ST_CONFLICT. What is no whole event at the end (a
+ * torn line, zeros after a loss of power) is cut off. */
 enum status
 journal_open(struct journal *j, const char *dir, int64_t epoch, struct err *e) NODISCARD;
 void journal_close(struct journal *j);
@@ -45,6 +46,8 @@ struct journal_reader {
 /* ST_NOT_FOUND as long as there is no journal. */
 enum status journal_read_open(struct journal_reader *r, const char *dir, struct err *e) NODISCARD;
 void journal_read_close(struct journal_reader *r);
+/* Goes on behind the line that ended at `at` (an earlier value of r->at; 0: from the start). */
+void journal_read_seek(struct journal_reader *r, int64_t at);
 /* The next whole line as a document (a new reference) and as a run_event that borrows from it;
  * false: nothing more now. A line that is no event is skipped and counted in `*bad` (may be NULL).
  */
