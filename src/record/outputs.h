@@ -1,81 +1,89 @@
 /* outputs.h - what nodes put out, recorded as files below a run folder, and read back in parts.
  *
  *     struct outputs *o;                                   the run's process writes
- *     TRY(outputs_begin(&o, run_dir, e)) -> outputs_put ... -> outputs_end(o)
- *     TRY(outputs_read(run_dir, "n1", "output", "0,:", 4096, &json, e));   the agent reads, also
- * meanwhile
+ *     TRY(outputs_begin(&o, run_dir, e)) -> outputs_put_tensor, outputs_put_value -> outputs_end(o)
+ *     TRY(outputs_read(run_dir, "n1", "output", "0,:", 0, &json, e));    the agent reads, meanwhile
+ * too
  *
  * FORMAT of RUN_DIR/outputs/
  *   index.jsonl  a line per port, appended after its data is whole; of two lines for one port the
  *                later holds; a torn last line is ignored:
- *                {"node", "port", "kind", "file": "3.bin" or null, "dtype", "shape", "bytes",
- * "value"} N.bin        elements in C order, little-endian; dtype float32, float64, int64, int32,
- * uint8, bool, float16, bfloat16 kinds        "tensor" (its data is in the file), "scalar",
- * "string", "list", "model", "value": "value" holds them LIMITS  65536 ports of a run; values of
- * other kinds than tensor 1 MiB; of all runs below one folder outputs_evict keeps the newest.
+ *                {"node", "port", "kind", "file": "3.bin", "dtype", "shape"}   kind "tensor"
+ *                {"node", "port", "kind", "value"}                              other kinds
+ * (summary.h) N.bin        elements in C order, little-endian
  *
- * Requirements S1, S2, W9; reference section 2.1 (slices), 2.2 (stats).
+ * LIMITS  OUTPUTS_PORTS_MAX ports of a run, OUTPUTS_VALUE_MAX bytes of a value that is no tensor
+ * (above, it says how large it was), and of the store as a whole (S1): see outputs_evict.
+ *
+ * Requirements S1, S2, W9; reference 2.1 (slices), 2.2 (statistics).
  */
 #ifndef RECORD_OUTPUTS_H
 #define RECORD_OUTPUTS_H
 
-#include "base/json.h"
-
-#include <stddef.h>
+#include "record/summary.h"
 
 enum {
-    OUTPUTS_ELEMENTS = 4096,        /* max_elements where a reader says none */
-    OUTPUTS_ELEMENTS_MAX = 1000000, /* and the most that may be asked for */
-    OUTPUTS_SAMPLE_ABOVE = 4000000, /* statistics of larger tensors come from a sample */
+    OUTPUTS_PORTS_MAX = 65536,
+    OUTPUTS_VALUE_MAX = 1 << 20,
+    OUTPUTS_ELEMENTS = 4096,        /* max_elements where a reader gives 0 */
+    OUTPUTS_ELEMENTS_MAX = 1000000, /* and the most that it may ask for */
+    OUTPUTS_SAMPLE_ABOVE = 4000000, /* distributions of larger tensors come from a sample */
     OUTPUTS_SAMPLE = 1000000,       /* of so many elements */
-    OUTPUTS_BINS = 64,
-    OUTPUTS_RANK_MAX = 16
+    OUTPUTS_BINS = 64,              /* of a histogram; most values that are counted singly */
+    OUTPUTS_RUNS_MAX = 20           /* S1: runs that are kept */
 };
+static const int64_t outputs_bytes_max = INT64_C(2) << 30; /* S1: bytes of all of them */
 
 /* ---- writing ---- */
 struct outputs;
 enum status outputs_begin(struct outputs **out, const char *run_dir, struct err *e) NODISCARD;
 void outputs_end(struct outputs *o); /* NULL is fine */
-struct outputs_tensor {
-    const char *dtype;
-    int rank;
-    const int64_t *shape;
-    const void *data; /* dense, C order */
-};
 enum status outputs_put_tensor(
-    struct outputs *o, const char *node, const char *port, const struct outputs_tensor *t,
+    struct outputs *o, const char *node, const char *port, const struct record_tensor *t,
     struct err *e) NODISCARD;
-/* Any other value; takes the reference. Above 1 MiB its place says how large it was. */
+/* Any other value (summary.h's kinds); takes the reference. */
 enum status outputs_put_value(
     struct outputs *o, const char *node, const char *port, const char *kind, json_t *value,
     struct err *e) NODISCARD;
+int64_t outputs_bytes(const struct outputs *o); /* written so far: S2, storages once */
 
-/* ---- reading: answers to `read` orders. No RUN_DIR/outputs, node or port: ST_NOT_FOUND ---- */
-/* {"node_id": {"port": summary, ...}, ...}: summary as of node_status (summary.h). */
+/* ---- reading, for `read` orders. Without recorded outputs, node or port: ST_NOT_FOUND ----
+ * The run's id in answers is the name of its folder. */
+/* [{"node_id", "port", "type", "full_shape" (null: no tensor)}], in the order of recording. */
 enum status outputs_list(const char *run_dir, json_t **out, struct err *e) NODISCARD;
-/* A tensor's part: {"node_id", "port", "type", "shape" (of the part), "full_shape", "dtype",
- * "slice", "values" (nested), "truncated": false}; other kinds: {"node_id", "port", "type",
- * "value"}. slice: "0,:,2:5" or NULL for all; a dimension an integer (negative from the end) or
- * START:STOP:STEP. A bad slice is ST_INVALID (400); more than max_elements, ST_TOO_LARGE (413).
- * max_elements 0: OUTPUTS_ELEMENTS; above OUTPUTS_ELEMENTS_MAX, ST_INVALID. */
+/* A part of a tensor: {"run_id", "node_id", "port", "type": "tensor", "full_shape", "dtype",
+ * "slice", "sliced_shape", "values" (nested), "truncated": false, "min", "max", "mean"}; of other
+ * kinds the value as summary.h has it, up to 4000 characters of a text and 1024 values of a list.
+ * slice: "0,:,2:10:2", one place a dimension, from the first: an index (negative: from the end),
+ * which takes the dimension away, or START:STOP:STEP, each optional; NULL or "": all. A slice that
+ * is none, an index that is not there or more than max_elements asked for: ST_INVALID (400); a part
+ * of more than max_elements: ST_TOO_LARGE (413). */
 enum status outputs_read(
     const char *run_dir, const char *node, const char *port, const char *slice,
     int64_t max_elements, json_t **out, struct err *e) NODISCARD;
-/* Statistics of a tensor. */
+/* {"run_id", "node_id", "port", "kind": "tensor", "shape", "dtype", "device", "count", "sampled",
+ * "sample_size", "mean", "std", "min", "max", "quantiles": {p1, p5, p25, p50, p75, p95, p99},
+ * "nan_count", "inf_count", "zero_frac", "histogram": {"bins", "edges", "counts"}, "value_counts":
+ * [{"value", "count"}]}. Counts, extremes and value_counts (whole numbers of at most OUTPUTS_BINS
+ * values, in place of a histogram) are exact; mean, std, quantiles and histogram are of the sample
+ * where `sampled`. Lists of plain values: {"kind": "tabular", ...}; others {"kind": "unsupported",
+ * "type"}. */
 enum status outputs_stats(
     const char *run_dir, const char *node, const char *port, json_t **out, struct err *e) NODISCARD;
-/* What there is of a node's steps ("__steps_index") and gradients ("__grad_index"). */
+/* `which` "__steps_index": [{"index", ...}] of ports __step__N__meta; "__grad_index": [{"port",
+ * "kind": "port" | "weight", "has_grad", "health"}] of ports NAME__grad and __weight_grad__NAME. */
 enum status outputs_index(
     const char *run_dir, const char *node, const char *which, json_t **out,
     struct err *e) NODISCARD;
 
-/* ---- the store as a whole ---- */
-/* Removes one run's recorded outputs; harmless where there are none. */
-void outputs_drop(const char *run_dir);
-/* Runs with recorded outputs below SNUG_HOME/runs, and their bytes. */
+/* ---- the store as a whole: runs_dir is SNUG_HOME/runs ---- */
+/* Removes one run's recorded outputs; false: there were none. */
+bool outputs_drop(const char *run_dir);
+/* S3: how many runs have recorded outputs, and their bytes. */
 void outputs_count(const char *runs_dir, int64_t *runs, int64_t *bytes);
-/* Removes the least recently written or read until at most runs_max runs and bytes_max bytes (0: no
- * limit) are left; never those of `keep` (a run id, NULL none). Returns how many went. */
+/* S1: removes those that were written or read longest ago until at most runs_max runs (0: no limit)
+ * and bytes_max bytes (0: no limit) are left, never those of run `keep` (NULL: none). Returns how
+ * many went. */
 int outputs_evict(const char *runs_dir, int64_t runs_max, int64_t bytes_max, const char *keep);
 
 #endif
