@@ -3,15 +3,17 @@
  * One thread serves every socket (epoll). server_open calls ws_open after http_open, and ws_close
  * before http_close; routes.def has the row of route_ws_execution (GET, access UPGRADE).
  *
- * TWO FORMS. A connection starts in the form of 1.4.2 and becomes a view (the newer form) with its
- * first message that only the newer editor sends: `attach`, `detach`, `cancel`, or an `execute`
- * with `subgraphs` or `settings`; it never goes back. Both submit on the interactive lane.
+ * TWO FORMS. A connection starts in the form of 1.4.2, whose editor gives every run a `run_id` of
+ * its own in `execute` and knows no `subgraphs`, `settings`, `seed` or `deterministic`. It becomes
+ * a view (the newer form) with the first message that is otherwise: an `execute` without `run_id`
+ * or with one of these, an `attach`, `detach` or `cancel`; it never goes back. Both submit on the
+ * interactive lane.
  *
  *     1.4.2   the run belongs to the connection: a second execute cancels the first, closing
  *             cancels. Frames: execution_start, node_status {node_id, status, error?, progress?,
  *             log?, image?, output_summary?}, execution_complete, execution_stopped,
- *             execution_error, cache_cleared, error. `execution_start` has run_id when the
- *             execute had one.
+ *             execution_error, cache_cleared, error. The editor's own run_id is what
+ *             execution_start says and what /api/execution/outputs takes.
  *     view    the run belongs to the server: execute detaches from the run followed before,
  *             closing only detaches. Frames are stored events {type, run_id, cursor, ...payload},
  *             and attached, detached, cancel_ack, execution_stopped, cache_cleared, error,
@@ -40,6 +42,7 @@ enum status
 ws_open(struct server *s, int64_t message_max_bytes, struct ws **out, struct err *e) NODISCARD;
 void ws_close(struct ws *w); /* says 1001 to everyone and ends the thread */
 
-void route_ws_execution(struct server *s, const struct http_request *q, struct http_reply *r);
+/* The run that an editor of 1.4.2 calls so, else the name itself; into out, which is returned. */
+const char *ws_run_id(struct ws *w, const char *name, char out[129]);
 
 #endif
