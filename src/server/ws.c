@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "server/aliases.h"
 #include "server/core.h"
+#include "server/routes.h"
 #include "server/ws_link.h"
 #include "server/ws_talk.h"
 

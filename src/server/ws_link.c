@@ -10,11 +10,14 @@
 #include <string.h>
 #include <wslay/wslay.h>
 
+enum { READ_BYTES = 1 << 20 };
+
 struct ws_link {
     struct ws_link_owner owner;
     wslay_event_context_ptr wslay;
     bool broken; /* the bytes end here */
     bool closing;
+    uint64_t taken; /* bytes so far */
     /* wslay does not tell whether a frame was masked, so headers are followed here too. */
     uint64_t payload_left;
     uint8_t header[14];
@@ -67,6 +70,7 @@ static ssize_t take(wslay_event_context_ptr w, uint8_t *buf, size_t n, int flags
     (void)flags;
     struct ws_link *l = user;
     int64_t got = l->broken ? -2 : l->owner.read(l->owner.ctx, buf, n);
+    l->taken += got > 0 ? (uint64_t)got : 0;
     if (got > 0 && all_masked(l, buf, (size_t)got))
         return (ssize_t)got;
     if (got > 0) {
@@ -157,10 +161,16 @@ static void throw_away(struct ws_link *l)
         l->broken = true;
 }
 
+/* wslay comes back after a piece of a header, so it is called until nothing moves; but not for
+ * longer than READ_BYTES, since others wait. */
 bool ws_link_read(struct ws_link *l)
 {
-    if (wslay_event_get_read_enabled(l->wslay) && wslay_event_recv(l->wslay) != 0)
-        l->broken = true;
+    uint64_t first = l->taken, before;
+    do {
+        before = l->taken;
+        if (wslay_event_get_read_enabled(l->wslay) && wslay_event_recv(l->wslay) != 0)
+            l->broken = true;
+    } while (l->taken != before && l->taken - first < READ_BYTES && !l->broken);
     if (!l->broken && !wslay_event_get_read_enabled(l->wslay)) {
         l->closing = true;
         throw_away(l);
