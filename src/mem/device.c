@@ -191,9 +191,73 @@ enum status devices_open(struct devices *d, struct err *e)
             mem_free(api);
         }
     }
+    for (int i = 0; i < d->n; i++)
+        memcpy(d->list[i].machine_id, d->list[i].id, sizeof d->list[i].id);
     if (st != ST_OK)
         devices_close(d);
     return st;
+}
+
+/* ---- the cards of a run ---- */
+
+/* The place of a card in the list; 0: there is none. */
+static int find_card(const struct devices *d, const struct device_pick *p)
+{
+    for (int i = 1; i < d->n; i++)
+        if (p->uuid && p->uuid[0] ? strcmp(d->list[i].uuid, p->uuid) == 0
+                                  : strcmp(d->list[i].machine_id, p->id) == 0)
+            return i;
+    return 0;
+}
+
+static enum status
+pick_cards(const struct devices *d, const struct device_pick *picks, int n, int *at, struct err *e)
+{
+    int cards = 0;
+    for (int i = 0; i < n; i++) {
+        if (strcmp(picks[i].id, "cpu") == 0)
+            continue;
+        int card = find_card(d, &picks[i]);
+        if (!card)
+            return err_set(
+                e, ST_NOT_FOUND, "this machine has no card \"%s\"%s%s", picks[i].id,
+                picks[i].uuid && picks[i].uuid[0] ? " with UUID " : "",
+                picks[i].uuid ? picks[i].uuid : "");
+        for (int k = 0; k < cards; k++)
+            if (at[k] == card)
+                return err_set(e, ST_INVALID, "card \"%s\" is named twice", picks[i].id);
+        at[cards++] = card;
+    }
+    at[cards] = 0;
+    return ST_OK;
+}
+
+enum status devices_select(struct devices *d, const struct device_pick *picks, int n, struct err *e)
+{
+    int at[DEVICES_MAX + 1] = {0}, cards = 0;
+    bool kept[DEVICES_MAX] = {true};
+    if (n > DEVICES_MAX - 1)
+        return err_set(e, ST_INVALID, "a run has at most %d cards", DEVICES_MAX - 1);
+    TRY(pick_cards(d, picks, n, at, e));
+    struct device *list = mem_alloc(sizeof d->list);
+    list[0] = d->list[0];
+    for (; at[cards]; cards++) {
+        struct device *card = &list[1 + cards];
+        *card = d->list[at[cards]];
+        kept[at[cards]] = true;
+        card->index = cards;
+        (void)snprintf(card->id, sizeof card->id, "cuda:%d", cards);
+    }
+    for (int i = 1; i < d->n; i++)
+        if (!kept[i] && d->list[i].ops->close)
+            d->list[i].ops->close(&d->list[i]);
+    memcpy(d->list, list, sizeof d->list);
+    mem_free(list);
+    d->n = 1 + cards;
+    d->cards_n = cards;
+    d->cuda_runs = d->cuda_runs && cards > 0;
+    d->selected = true;
+    return ST_OK;
 }
 
 void devices_close(struct devices *d)

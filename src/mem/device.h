@@ -49,7 +49,8 @@ struct device_ops {
 struct device {
     enum device_kind kind;
     int index;               /* of its kind */
-    char id[16];             /* "cpu", "cuda:0" */
+    char id[16];             /* "cpu", "cuda:0"; in a selection, as the run calls it */
+    char machine_id[16];     /* as the machine calls it: `id`, but in a selection */
     char name[96], uuid[80]; /* uuid "": none */
     int compute_capability;  /* 10 * major + minor; 0: the CPU */
     int64_t capacity_bytes;  /* -1 unknown */
@@ -63,6 +64,7 @@ struct devices {
     int n;                 /* list[0] is the CPU */
     int cards_n;           /* CUDA cards, that run or not */
     bool cuda_runs;        /* they run */
+    bool selected;         /* devices_select: the cards of a run, renumbered */
     char driver[96];       /* NVIDIA driver version, "" unknown */
     struct nvml_api *nvml; /* mem/nvml.h; NULL: not there */
 };
@@ -71,6 +73,16 @@ struct devices {
  * names card and field; unreadable drivers are absent quietly. */
 enum status devices_open(struct devices *d, struct err *e) NODISCARD;
 void devices_close(struct devices *d);
+
+/* A card of the machine, by its UUID, or where that is "" by its name. */
+struct device_pick {
+    const char *id, *uuid;
+};
+/* Leaves the CPU and these cards, which are cuda:0, cuda:1, ... in this order from now on (R6). A
+ * pick "cpu" stands for the CPU, which is there anyway. Before anything is attached or taken.
+ * ST_NOT_FOUND: a card that is not there; ST_INVALID: one twice. */
+enum status
+devices_select(struct devices *d, const struct device_pick *picks, int n, struct err *e) NODISCARD;
 
 /* ---- memory ---- */
 enum status device_memory(struct device *d, struct device_memory *out, struct err *e) NODISCARD;

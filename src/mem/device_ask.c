@@ -74,6 +74,21 @@ static void add_cards(struct str *s, const struct devices *d)
     str_add(s, ")");
 }
 
+/* "this run has 1 card (cuda:0 = the worker's cuda:1)" (R6). */
+static void add_selection(struct str *s, const struct devices *d)
+{
+    if (d->cards_n == 0) {
+        str_add(s, "this run has no card");
+        return;
+    }
+    str_printf(s, "this run has %d card%s (", d->cards_n, d->cards_n == 1 ? "" : "s");
+    for (int i = 0; i < d->cards_n; i++)
+        str_printf(
+            s, "%s%s = the worker's %s", i ? ", " : "", d->list[1 + i].id,
+            d->list[1 + i].machine_id);
+    str_add(s, ")");
+}
+
 static void tell(
     struct device_choice *c, const struct devices *d, const char *text, enum device_ask ask,
     const struct device_asker *who)
@@ -82,7 +97,9 @@ static void tell(
     str_init(&s);
     add_request(&s, who, text, ask);
     str_add(&s, "; ");
-    if (ask == ASK_MPS)
+    if (d->selected)
+        add_selection(&s, d);
+    else if (ask == ASK_MPS)
         str_add(&s, "this machine has no MPS device");
     else if (d->cards_n == 0)
         str_add(&s, "this machine has no CUDA card");
@@ -91,7 +108,8 @@ static void tell(
     if (ask != ASK_MPS && d->cards_n > 0 && !d->cuda_runs)
         str_add(&s, ", which this build does not compute on");
     str_printf(
-        &s, ", so it runs on %s.", c->device->kind == DEVICE_CPU ? "the CPU" : c->device->id);
+        &s, ", so %sit runs on %s.", d->selected ? "when it executes, " : "",
+        c->device->kind == DEVICE_CPU ? "the CPU" : c->device->id);
     (void)snprintf(c->warning, sizeof c->warning, "%s", s.data);
     c->fell_back = true;
     str_release(&s);

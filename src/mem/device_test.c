@@ -296,3 +296,77 @@ TEST(nvml_library, "D1: the library is loaded when it is there, with every entry
     close_cards(&d);
     nvml_unload(&api);
 }
+
+/* Three cards, of which a run gets the third and the first. */
+static void open_selection(struct devices *d)
+{
+    struct err e;
+    open_cards(d, "A:8GiB:sm89:uuid=GPU-a, B:8GiB:sm89:uuid=GPU-b, C:8GiB:sm89:uuid=GPU-c");
+    const struct device_pick picks[] = {{"cuda:2", "GPU-c"}, {"cuda:0", ""}};
+    CHECK_OK(devices_select(d, picks, 2, &e), &e);
+}
+
+TEST(cards_are_renumbered, "R6: a run's cards are cuda:0, cuda:1, ... in the order given")
+{
+    struct devices d;
+    open_selection(&d);
+    CHECK_EQ(d.n, 3);
+    CHECK_EQ(d.cards_n, 2);
+    CHECK_STR(d.list[1].id, "cuda:0");
+    CHECK_STR(d.list[1].machine_id, "cuda:2");
+    CHECK_STR(d.list[1].uuid, "GPU-c");
+    CHECK_STR(d.list[2].id, "cuda:1");
+    CHECK_STR(d.list[2].machine_id, "cuda:0");
+    struct device_asker who = {.node = "train", .type = "TrainingLoop", .param = "device"};
+    struct device_choice c = devices_choose(&d, "cuda:1", NULL, &who);
+    CHECK(!c.fell_back);
+    CHECK_STR(c.device->uuid, "GPU-a");
+    devices_close(&d);
+}
+
+TEST(
+    missing_card_of_a_selection,
+    "R6: a node that names a card the run lacks says which cards the run has")
+{
+    struct devices d;
+    struct err e;
+    struct device_asker who = {.node = "train", .type = "TrainingLoop", .param = "device"};
+    open_cards(&d, two);
+    const struct device_pick one = {"cuda:1", NULL};
+    CHECK_OK(devices_select(&d, &one, 1, &e), &e);
+    struct device_choice c = devices_choose(&d, "cuda:1", NULL, &who);
+    CHECK_STR(
+        c.warning,
+        "Node train (TrainingLoop) is set to device cuda:1; this run has 1 card (cuda:0 = the "
+        "worker's cuda:1), so when it executes, it runs on cuda:0.");
+    devices_close(&d);
+    open_selection(&d);
+    c = devices_choose(&d, "cuda:7", NULL, &who);
+    CHECK_STR(
+        c.warning,
+        "Node train (TrainingLoop) is set to device cuda:7; this run has 2 cards (cuda:0 = the "
+        "worker's cuda:2, cuda:1 = the worker's cuda:0), so when it executes, it runs on cuda:0.");
+    devices_close(&d);
+    open_cards(&d, two);
+    const struct device_pick cpu = {"cpu", ""};
+    CHECK_OK(devices_select(&d, &cpu, 1, &e), &e);
+    c = devices_choose(&d, "cuda:1", NULL, &who);
+    CHECK_STR(
+        c.warning, "Node train (TrainingLoop) is set to device cuda:1; this run has no card, so "
+                   "when it executes, it runs on the CPU.");
+    devices_close(&d);
+}
+
+TEST(selection_refuses, "a card that is gone, or named twice, is an error")
+{
+    struct devices d;
+    struct err e;
+    open_cards(&d, two);
+    const struct device_pick gone = {"cuda:1", "GPU-other"}, missing = {"cuda:2", ""},
+                             twice[] = {{"cuda:1", ""}, {"cuda:1", ""}};
+    CHECK_EQ(devices_select(&d, &gone, 1, &e), ST_NOT_FOUND);
+    CHECK_EQ(devices_select(&d, &missing, 1, &e), ST_NOT_FOUND);
+    CHECK_EQ(devices_select(&d, twice, 2, &e), ST_INVALID);
+    CHECK_EQ(d.n, 3);
+    devices_close(&d);
+}

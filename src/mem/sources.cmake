@@ -1,5 +1,5 @@
-set(SOURCES plan.c plan_place.c plan_skyline.c plan_improve.c plan_exact.c plan_exact_search.c plan_check.c plan_set.c plan_problem.c source.c device.c device_ask.c sim_spec.c sim_card.c nvml.c)
-set(TESTS plan_test.c plan_set_test.c plan_problem_test.c device_test.c sim_test.c)
+set(SOURCES plan.c plan_place.c plan_skyline.c plan_improve.c plan_exact.c plan_exact_search.c plan_check.c plan_set.c plan_problem.c source.c device.c device_ask.c sim_spec.c sim_card.c nvml.c slot.c)
+set(TESTS plan_test.c plan_set_test.c plan_problem_test.c device_test.c sim_test.c slot_test.c)
 set(FUZZ plan_problem_fuzz.c sim_spec_fuzz.c)
 # The caching allocator, and the device that is only numbers.
 list(APPEND SOURCES virtual.c pool/open.c pool/alloc.c pool/core.c pool/size.c pool/handle.c pool/segment.c pool/expandable.c pool/block_set.c
