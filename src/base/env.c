@@ -14,7 +14,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -242,15 +242,15 @@ enum status dir_make(const char *path, struct err *e)
     return ST_OK;
 }
 
-int64_t disk_free_bytes(const char *path)
+/* The file system of `path`, or of its nearest existing parent. */
+static bool disk_find(const char *path, struct statfs *s)
 {
     char part[PATH_MAX];
     (void)snprintf(part, sizeof part, "%s", path);
-    struct statvfs s;
-    while (statvfs(part[0] ? part : ".", &s) != 0) {
+    while (statfs(part[0] ? part : ".", s) != 0) {
         char *slash = strrchr(part, '/');
         if (!part[0])
-            return -1;
+            return false;
         if (slash == part && part[1])
             part[1] = 0;
         else if (slash && slash != part)
@@ -258,7 +258,40 @@ int64_t disk_free_bytes(const char *path)
         else
             part[0] = 0;
     }
-    return (int64_t)s.f_bavail * (int64_t)s.f_frsize;
+    return true;
+}
+
+int64_t disk_free_bytes(const char *path)
+{
+    struct statfs s;
+    return disk_find(path, &s) ? (int64_t)s.f_bavail * (int64_t)s.f_frsize : -1;
+}
+
+bool disk_is_network(const char *path)
+{
+    static const uint32_t kinds[] = {
+        0x6969,     /* NFS */
+        0x517b,     /* SMB */
+        0xff534d42, /* CIFS */
+        0xfe534d42, /* SMB2 */
+        0x00c36400, /* Ceph */
+        0x01021997, /* 9P */
+        0x5346414f, /* AFS */
+        0x0bd00bd0  /* Lustre */
+    };
+    struct statfs s;
+    if (!disk_find(path, &s))
+        return false;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if ((uint32_t)s.f_type == kinds[i])
+            return true;
+    return false;
+}
+
+int64_t file_size_bytes(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 ? (int64_t)s.st_size : -1;
 }
 
 const char *snug_home(void)

@@ -35,6 +35,10 @@ bool dir_exists(const char *path);
 enum status dir_make(const char *path, struct err *e) NODISCARD; /* with parents, mode 0700 */
 /* Free bytes on the file system that holds `path` (or its nearest existing parent); -1 unknown. */
 int64_t disk_free_bytes(const char *path);
+/* NFS, SMB, Ceph, 9P, AFS: where locks of files and shared memory cannot be trusted. Of a path that
+ * does not exist, its nearest existing parent. */
+bool disk_is_network(const char *path);
+int64_t file_size_bytes(const char *path); /* -1: no such file */
 
 /* $SNUG_HOME, else $XDG_DATA_HOME/snug, else ~/.local/share/snug. Static storage. */
 const char *snug_home(void);

@@ -29,8 +29,8 @@ struct store {
 
     pthread_mutex_t writing; /* held from store_begin to store_end */
     struct conn writer;
-    int wal_pages;     /* after the last commit; set by the hook */
-    int purge_pending; /* runs whose logs are still to be removed, or -1: unknown */
+    int wal_pages;      /* after the last commit; set by the hook */
+    bool purge_pending; /* logs of deleted runs may still be there */
 
     pthread_mutex_t reading; /* guards the flags of the readers */
     pthread_cond_t reader_free;
@@ -41,7 +41,8 @@ struct store {
     struct store_health health;
 };
 
-extern const char *const store_migrations[];
+/* Each a list of statements that ends with NULL. */
+extern const char *const *const store_migrations[];
 extern const int store_migration_count;
 
 /* Values for the parameters of a statement: SQL_ARGS(A_INT(id), A_TEXT(name)). */
@@ -86,8 +87,8 @@ enum status sql_bind(
 enum status sql_row(struct conn *c, sqlite3_stmt *st, bool *more, struct err *e) NODISCARD;
 void sql_done(sqlite3_stmt *st);
 /* bind, step to the end. */
-enum status sql_do(
-    struct conn *c, enum sql q, const struct sql_arg *args, size_t n, struct err *e) NODISCARD;
+enum status
+sql_do(struct conn *c, enum sql q, const struct sql_arg *args, size_t n, struct err *e) NODISCARD;
 /* The first column of the first row as a number; `fallback` where there is no row. */
 enum status sql_int(
     struct conn *c, enum sql q, const struct sql_arg *args, size_t n, int64_t fallback,
@@ -105,15 +106,15 @@ void *arena_keep(struct arena *a, void *data, size_t bytes);
 enum status store_error(sqlite3 *db, int code, const char *what, struct err *e);
 
 /* The connection for a function under "reading": the writer's within a transaction, else a free
- * reader. `give` may be called with NULL. */
-enum status store_read_take(struct store *s, struct conn **out, struct err *e) NODISCARD;
+ * reader, for which it may wait. */
+struct conn *store_read_take(struct store *s);
 void store_read_give(struct store *s, struct conn *c);
 /* The writing connection; asserts that this thread is within a transaction. */
 struct conn *store_writing(struct store *s);
 
 /* Brings the database to version `n` of the list; ST_UNSUPPORTED when it is beyond. */
 enum status
-store_migrate(struct store *s, const char *const *migrations, int n, struct err *e) NODISCARD;
+store_migrate(struct store *s, const char *const *const *migrations, int n, struct err *e) NODISCARD;
 /* Removes the logs of a deleted run piece by piece; in a transaction. `more`: there is more. */
 enum status store_run_purge(struct store *s, int64_t rows, bool *more, struct err *e) NODISCARD;
 

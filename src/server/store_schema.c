@@ -15,10 +15,10 @@
  */
 #include "server/store_int.h"
 
-static const char v1[] =
+static const char *const v1[] = {
     "CREATE TABLE graphs("
     " id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, text_bytes INTEGER NOT NULL,"
-    " packed BLOB NOT NULL);"
+    " packed BLOB NOT NULL)",
     "CREATE TABLE runs("
     " id INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE, state INTEGER NOT NULL,"
     " name TEXT NOT NULL, owner TEXT NOT NULL, kind TEXT NOT NULL, lane TEXT NOT NULL,"
@@ -34,82 +34,83 @@ static const char v1[] =
     " queue_key TEXT NOT NULL, sequence INTEGER NOT NULL, last_cursor INTEGER NOT NULL,"
     " started_us INTEGER NOT NULL, cancel_asked INTEGER NOT NULL, finished_us INTEGER NOT NULL,"
     " cause TEXT NOT NULL, error TEXT NOT NULL, exit_code INTEGER NOT NULL,"
-    " signal_number INTEGER NOT NULL, peaks TEXT NOT NULL, final_metrics TEXT NOT NULL);"
-    "CREATE INDEX runs_state ON runs(state, id);"
-    "CREATE INDEX runs_active ON runs(id) WHERE state < 4;"
-    "CREATE INDEX runs_ended ON runs(finished_us, id) WHERE state BETWEEN 4 AND 7;"
-    "CREATE INDEX runs_graph ON runs(graph_id) WHERE graph_id > 0;"
-    "CREATE UNIQUE INDEX runs_once ON runs(owner, idempotency_key) WHERE idempotency_key <> '';"
-    "CREATE UNIQUE INDEX runs_variant ON runs(sweep, variant) WHERE sweep > 0;"
-    "CREATE INDEX runs_study ON runs(study, variant, repetition) WHERE study > 0;"
+    " signal_number INTEGER NOT NULL, peaks TEXT NOT NULL, final_metrics TEXT NOT NULL)",
+    "CREATE INDEX runs_state ON runs(state, id)",
+    "CREATE INDEX runs_active ON runs(id) WHERE state < 4",
+    "CREATE INDEX runs_ended ON runs(finished_us, id) WHERE state BETWEEN 4 AND 7",
+    "CREATE INDEX runs_graph ON runs(graph_id) WHERE graph_id > 0",
+    "CREATE UNIQUE INDEX runs_once ON runs(owner, idempotency_key) WHERE idempotency_key <> ''",
+    "CREATE UNIQUE INDEX runs_variant ON runs(sweep, variant) WHERE sweep > 0",
+    "CREATE INDEX runs_study ON runs(study, variant, repetition) WHERE study > 0",
     "CREATE TABLE run_documents("
     " run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, kind TEXT NOT NULL,"
-    " text TEXT NOT NULL, PRIMARY KEY(run, kind)) WITHOUT ROWID;"
+    " text TEXT NOT NULL, PRIMARY KEY(run, kind)) WITHOUT ROWID",
     "CREATE TABLE events("
     " run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, cursor INTEGER NOT NULL,"
     " type TEXT NOT NULL, payload TEXT NOT NULL, ts INTEGER NOT NULL,"
-    " PRIMARY KEY(run, cursor)) WITHOUT ROWID;"
+    " PRIMARY KEY(run, cursor)) WITHOUT ROWID",
     "CREATE TABLE metrics("
     " run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, name TEXT NOT NULL,"
     " step INTEGER NOT NULL, cursor INTEGER NOT NULL, node_id TEXT NOT NULL, value REAL,"
-    " ts INTEGER NOT NULL, PRIMARY KEY(run, name, step, cursor, node_id)) WITHOUT ROWID;"
+    " ts INTEGER NOT NULL, PRIMARY KEY(run, name, step, cursor, node_id)) WITHOUT ROWID",
     "CREATE TABLE artifacts("
     " id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,"
     " kind TEXT NOT NULL, path TEXT NOT NULL, meta TEXT NOT NULL, node_id TEXT NOT NULL,"
-    " ts INTEGER NOT NULL);"
-    "CREATE INDEX artifacts_run ON artifacts(run, id);"
+    " ts INTEGER NOT NULL)",
+    "CREATE INDEX artifacts_run ON artifacts(run, id)",
     "CREATE TABLE peaks("
     " graph_key TEXT NOT NULL, cards INTEGER NOT NULL, bytes INTEGER NOT NULL,"
-    " run_id TEXT NOT NULL, ts INTEGER NOT NULL, PRIMARY KEY(graph_key, cards)) WITHOUT ROWID;"
+    " run_id TEXT NOT NULL, ts INTEGER NOT NULL, PRIMARY KEY(graph_key, cards)) WITHOUT ROWID",
     "CREATE TABLE workers("
     " id INTEGER PRIMARY KEY, worker_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL UNIQUE,"
     " kind TEXT NOT NULL, pool TEXT NOT NULL, ssh_host TEXT NOT NULL, hello TEXT NOT NULL,"
     " last_refusal TEXT NOT NULL, draining INTEGER NOT NULL, disabled INTEGER NOT NULL,"
-    " created_us INTEGER NOT NULL, seen_us INTEGER NOT NULL);"
+    " created_us INTEGER NOT NULL, seen_us INTEGER NOT NULL)",
     "CREATE TABLE cards("
     " worker INTEGER NOT NULL REFERENCES workers(id) ON DELETE CASCADE, card TEXT NOT NULL,"
-    " mode INTEGER NOT NULL, PRIMARY KEY(worker, card)) WITHOUT ROWID;"
+    " mode INTEGER NOT NULL, PRIMARY KEY(worker, card)) WITHOUT ROWID",
     "CREATE TABLE credentials("
     " id INTEGER PRIMARY KEY, credential_id TEXT NOT NULL UNIQUE, kind INTEGER NOT NULL,"
     " name TEXT NOT NULL, prefix TEXT NOT NULL, hash BLOB NOT NULL UNIQUE,"
     " exec INTEGER NOT NULL, worker INTEGER REFERENCES workers(id) ON DELETE CASCADE,"
     " created_us INTEGER NOT NULL, used_us INTEGER NOT NULL, expires_us INTEGER NOT NULL,"
-    " revoked_us INTEGER NOT NULL, uses_left INTEGER NOT NULL);"
-    "CREATE INDEX credentials_worker ON credentials(worker) WHERE worker IS NOT NULL;"
+    " revoked_us INTEGER NOT NULL, uses_left INTEGER NOT NULL)",
+    "CREATE INDEX credentials_worker ON credentials(worker) WHERE worker IS NOT NULL",
     "CREATE TABLE refusals("
     " name TEXT PRIMARY KEY, version TEXT NOT NULL, hostname TEXT NOT NULL,"
-    " reason TEXT NOT NULL, ts INTEGER NOT NULL) WITHOUT ROWID;"
-    "CREATE TABLE settings(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+    " reason TEXT NOT NULL, ts INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE settings(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE sweeps("
     " id INTEGER PRIMARY KEY, sweep_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL,"
     " owner TEXT NOT NULL, state INTEGER NOT NULL, method TEXT NOT NULL, seed INTEGER,"
     " seed_variants INTEGER NOT NULL, spec TEXT NOT NULL, objective TEXT NOT NULL,"
     " options TEXT NOT NULL, total_combinations INTEGER NOT NULL, error TEXT NOT NULL,"
-    " created_us INTEGER NOT NULL, finished_us INTEGER NOT NULL);"
+    " created_us INTEGER NOT NULL, finished_us INTEGER NOT NULL)",
     "CREATE TABLE sweep_variants("
     " sweep INTEGER NOT NULL REFERENCES sweeps(id) ON DELETE CASCADE, variant INTEGER NOT NULL,"
     " run_id TEXT NOT NULL, seed INTEGER, domain_index TEXT NOT NULL, params TEXT NOT NULL,"
-    " kept TEXT NOT NULL, PRIMARY KEY(sweep, variant)) WITHOUT ROWID;"
+    " kept TEXT NOT NULL, PRIMARY KEY(sweep, variant)) WITHOUT ROWID",
     "CREATE TABLE studies("
     " id INTEGER PRIMARY KEY, study_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL,"
     " owner TEXT NOT NULL, state INTEGER NOT NULL, spec TEXT NOT NULL, objective TEXT NOT NULL,"
     " options TEXT NOT NULL, graph_id INTEGER NOT NULL, graph_key TEXT NOT NULL,"
     " graph_dir TEXT NOT NULL, repetitions INTEGER NOT NULL, max_runs INTEGER NOT NULL,"
     " runs_made INTEGER NOT NULL, parallel INTEGER NOT NULL, reason TEXT NOT NULL,"
-    " last_cursor INTEGER NOT NULL, created_us INTEGER NOT NULL, finished_us INTEGER NOT NULL);"
-    "CREATE INDEX studies_graph ON studies(graph_id);"
+    " last_cursor INTEGER NOT NULL, created_us INTEGER NOT NULL, finished_us INTEGER NOT NULL)",
+    "CREATE INDEX studies_graph ON studies(graph_id)",
     "CREATE TABLE study_variants("
     " study INTEGER NOT NULL REFERENCES studies(id) ON DELETE CASCADE, variant INTEGER NOT NULL,"
-    " domain_index TEXT NOT NULL, params TEXT NOT NULL, PRIMARY KEY(study, variant)) WITHOUT ROWID;"
+    " domain_index TEXT NOT NULL, params TEXT NOT NULL, PRIMARY KEY(study, variant)) WITHOUT ROWID",
     "CREATE TABLE study_cells("
     " study INTEGER NOT NULL REFERENCES studies(id) ON DELETE CASCADE, variant INTEGER NOT NULL,"
     " repetition INTEGER NOT NULL, state INTEGER NOT NULL, attempt INTEGER NOT NULL,"
     " run_id TEXT NOT NULL, seed INTEGER, kept TEXT NOT NULL,"
-    " PRIMARY KEY(study, variant, repetition)) WITHOUT ROWID;"
+    " PRIMARY KEY(study, variant, repetition)) WITHOUT ROWID",
     "CREATE TABLE study_events("
     " study INTEGER NOT NULL REFERENCES studies(id) ON DELETE CASCADE, cursor INTEGER NOT NULL,"
     " type TEXT NOT NULL, payload TEXT NOT NULL, ts INTEGER NOT NULL,"
-    " PRIMARY KEY(study, cursor)) WITHOUT ROWID;";
+    " PRIMARY KEY(study, cursor)) WITHOUT ROWID",
+    NULL};
 
-const char *const store_migrations[] = {v1};
+const char *const *const store_migrations[] = {v1};
 const int store_migration_count = sizeof store_migrations / sizeof *store_migrations;
