@@ -1,7 +1,9 @@
 set(SOURCES
+    store.c store_sql.c store_schema.c store_runs.c store_logs.c store_workers.c
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
 set(TESTS
+    store_test.c
     ws_test.c)
 set(FUZZ
     ws_fuzz.c)
-set(LIBS PkgConfig::JANSSON PkgConfig::MICROHTTPD PkgConfig::SQLITE PkgConfig::CURL PkgConfig::GNUTLS ${WSLAY_LIBRARY})
+set(LIBS PkgConfig::JANSSON PkgConfig::MICROHTTPD PkgConfig::SQLITE PkgConfig::CURL PkgConfig::GNUTLS ZLIB::ZLIB ${WSLAY_LIBRARY})

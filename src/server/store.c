@@ -116,7 +116,8 @@ static enum status keep_copy(struct store *s, int64_t version, struct err *e)
     return store_backup(s, path, e);
 }
 
-enum status store_migrate(struct store *s, const char *const *const *migrations, int n, struct err *e)
+enum status
+store_migrate(struct store *s, const char *const *const *migrations, int n, struct err *e)
 {
     int64_t version;
     TRY(ask_int(&s->writer, "PRAGMA user_version", &version, e));
