@@ -172,10 +172,11 @@ void place_reason(const struct place *p, const struct place_class *c, int64_t ru
 
 enum place_wait { PLACE_WAIT_DEFAULT, PLACE_WAIT_YES, PLACE_WAIT_NO };
 /* Whether such a run may be queued, against the last pass (B7, R4, R5): ST_OK, or ST_INVALID with
- * the refusal's text: a worker that has not been seen, is draining to be removed or disabled is
- * named with what exists; devices that it does not offer, with those it does; a shared card without
- * a budget; a budget larger than every card; a budget that does not fit now, with the holders, when
- * the run may not wait. A busy slot is never a refusal. Changes nothing. */
+ * the refusal's text: a set that is none; a worker that has not connected since the server started,
+ * with those that have; devices that it does not offer, with those it does; a shared card without a
+ * budget; a budget larger than every card; a budget that does not fit now, with the holders, when
+ * the run may not wait. A busy slot is no refusal, nor is a worker that is away, draining or
+ * disabled: the run waits. Changes nothing. */
 enum status place_judge(
     struct place *p, const struct place_request *r, enum place_wait wait, struct err *e) NODISCARD;
 
