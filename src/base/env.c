@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -23,6 +24,16 @@ int64_t clock_ns(void)
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void random_bytes(void *out, size_t n)
+{
+    for (char *at = out; n > 0;) {
+        ssize_t got = getrandom(at, n, 0);
+        ASSERT(got > 0 || errno == EINTR); /* it does not fail otherwise */
+        at += got > 0 ? got : 0;
+        n -= got > 0 ? (size_t)got : 0;
+    }
 }
 
 int64_t clock_wall_us(void)

@@ -10,6 +10,8 @@
 
 int64_t clock_ns(void);      /* monotonic */
 int64_t clock_wall_us(void); /* since 1970 */
+/* From the system's generator, for names and keys that nobody may guess. */
+void random_bytes(void *out, size_t n);
 
 /* Reads a whole regular file; `*data` (plus a NUL after it) is freed by mem_free. Larger than
  * `limit_bytes` is ST_CORRUPT. Files are read, not mapped: mapped pages would count in RSS. */

@@ -14,6 +14,8 @@ enum option_kind {
     OPTION_KIND_INT,
     OPTION_KIND_COUNT,
     OPTION_KIND_GIB,
+    OPTION_KIND_SECONDS,
+    OPTION_KIND_SECRET,
     OPTION_KIND_CHOICE
 };
 struct option {
@@ -78,10 +80,16 @@ static bool has_word(const char *words, const char *name, size_t n)
     return false;
 }
 
-static bool takes(const struct command *c, enum option_id id)
+bool command_takes(const struct command *c, enum option_id id)
 {
     return id == OPTION_JSON || id == OPTION_HELP ||
            has_word(c->options, options[id].name, strlen(options[id].name));
+}
+
+struct option_info option_info(enum option_id id)
+{
+    const struct option *o = &options[id];
+    return (struct option_info){o->name, o->value, o->choices, o->about};
 }
 
 /* OPTION_COUNT when the command has no such option. */
@@ -89,7 +97,7 @@ static enum option_id find_option(const struct command *c, const char *name, siz
 {
     for (int i = 0; i < OPTION_COUNT; i++)
         if (strlen(options[i].name) == n && strncmp(options[i].name, name, n) == 0 &&
-            takes(c, (enum option_id)i))
+            command_takes(c, (enum option_id)i))
             return (enum option_id)i;
     return OPTION_COUNT;
 }
@@ -101,7 +109,7 @@ unknown_option(const struct command *c, const char *given, size_t n, struct err 
     size_t count = 0;
     char word[64];
     for (int i = 0; i < OPTION_COUNT; i++)
-        if (takes(c, (enum option_id)i))
+        if (command_takes(c, (enum option_id)i))
             names[count++] = options[i].name;
     if (n > sizeof word - 1)
         n = sizeof word - 1;
@@ -141,7 +149,39 @@ static enum status read_gib(const struct option *o, const char *text, int64_t *b
     return ST_OK;
 }
 
-static enum status read_value(struct args *a, enum option_id id, const char *text, struct err *e)
+static enum status
+read_seconds(const struct option *o, const char *text, double *seconds, struct err *e)
+{
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+    char number[32];
+    size_t n = strspn(text, "0123456789.");
+    (void)snprintf(number, sizeof number, "%.*s", n < sizeof number ? (int)n : 0, text);
+    if (str_to_f64(number, seconds)) {
+        if (!text[n])
+            return ST_OK;
+        for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+            if (strcmp(text + n, units[i].unit) == 0) {
+                *seconds *= units[i].seconds;
+                return ST_OK;
+            }
+    }
+    return err_set(
+        e, ST_USAGE, "--%s wants a time, as 90, 90s, 10m, 2h or 1d, not \"%s\"", o->name, text);
+}
+
+/* What ps shows of it from here on is stars. */
+static const char *hide(struct args *a, char *text)
+{
+    char *copy = mem_strdup(text);
+    vec_push(&a->hidden, copy);
+    memset(text, '*', strlen(text));
+    return copy;
+}
+
+static enum status read_value(struct args *a, enum option_id id, char *text, struct err *e)
 {
     const struct option *o = &options[id];
     struct option_value *v = &a->option[id];
@@ -150,8 +190,10 @@ static enum status read_value(struct args *a, enum option_id id, const char *tex
     v->text = text;
     switch (o->kind) {
     case OPTION_KIND_LIST:
-        vec_push(&a->sets, text);
+        vec_push(&v->list, text);
         return ST_OK;
+    case OPTION_KIND_SECONDS:
+        return read_seconds(o, text, &v->seconds, e);
     case OPTION_KIND_GIB:
         return read_gib(o, text, &v->number, e);
     case OPTION_KIND_INT:
@@ -167,10 +209,13 @@ static enum status read_value(struct args *a, enum option_id id, const char *tex
         return err_set(e, ST_USAGE, "--%s is one of %s, not \"%s\"", o->name, o->choices, text);
     case OPTION_KIND_FLAG:
     case OPTION_KIND_TEXT:
+    case OPTION_KIND_SECRET:
         break;
     }
-    if (o->kind == OPTION_KIND_TEXT && !text[0])
+    if (!text[0])
         return err_set(e, ST_USAGE, "--%s is empty", o->name);
+    if (o->kind == OPTION_KIND_SECRET)
+        v->text = hide(a, text);
     return ST_OK;
 }
 
@@ -188,7 +233,7 @@ take_value(int argc, char *const *argv, int *i, struct args *a, enum option_id i
 /* argv[*i] starts with "--": reads it, and the next one where that is its value. */
 static enum status read_option(int argc, char *const *argv, int *i, struct args *a, struct err *e)
 {
-    const char *name = argv[*i] + 2, *equals = strchr(name, '=');
+    char *name = argv[*i] + 2, *equals = strchr(name, '=');
     size_t n = equals ? (size_t)(equals - name) : strlen(name);
     enum option_id id = find_option(a->command, name, n);
     if (id == OPTION_COUNT)
@@ -242,11 +287,20 @@ static enum status read_rest(int argc, char *const *argv, struct args *a, struct
         if (plain || argv[i][0] != '-' || !argv[i][1]) {
             TRY(add_argument(a, argv[i], e));
         } else if (strcmp(argv[i], "--") == 0) {
+            if (has_word(a->command->options, "--", 2)) {
+                a->rest = argv + i + 1;
+                a->n_rest = argc - i - 1;
+                return ST_OK;
+            }
             plain = true;
         } else if (strcmp(argv[i], "-h") == 0) {
             a->help = true;
-        } else if (strcmp(argv[i], "-o") == 0 && takes(a->command, OPTION_OUTPUT)) {
+        } else if (strcmp(argv[i], "-o") == 0 && command_takes(a->command, OPTION_OUTPUT)) {
             TRY(take_value(argc, argv, &i, a, OPTION_OUTPUT, e));
+        } else if (strcmp(argv[i], "-f") == 0 && command_takes(a->command, OPTION_FOLLOW)) {
+            a->option[OPTION_FOLLOW].given = true;
+        } else if (strcmp(argv[i], "-f") == 0 && command_takes(a->command, OPTION_FOREGROUND)) {
+            a->option[OPTION_FOREGROUND].given = true;
         } else if (argv[i][1] == '-') {
             TRY(read_option(argc, argv, &i, a, e));
         } else {
@@ -293,14 +347,20 @@ enum status args_parse(int argc, char *const *argv, struct args *a, struct err *
     TRY(read_rest(argc, argv, a, e));
     a->help |= a->option[OPTION_HELP].given;
     bool needs = a->command->arguments[0] && a->command->arguments[0] != '[';
-    if (!a->help && needs && a->n_arguments == 0)
+    if (!a->help && needs && a->n_arguments == 0 && !a->rest)
         return err_set(e, ST_USAGE, "`snug %s` needs %s", a->command->name, a->command->arguments);
     return ST_OK;
 }
 
 void args_release(struct args *a)
 {
-    vec_release(&a->sets);
+    for (int i = 0; i < OPTION_COUNT; i++)
+        vec_release(&a->option[i].list);
+    for (size_t i = 0; i < a->hidden.n; i++) {
+        memset(a->hidden.data[i], 0, strlen(a->hidden.data[i]));
+        mem_free(a->hidden.data[i]);
+    }
+    vec_release(&a->hidden);
 }
 
 /* ---- help ---- */
@@ -345,9 +405,9 @@ void args_command_help(const struct command *c, struct str *out)
     str_add_n(out, c->help, prose);
     str_add(out, "Options:\n");
     for (int i = 0; i < OPTION_COUNT; i++)
-        if (takes(c, (enum option_id)i))
+        if (command_takes(c, (enum option_id)i))
             help_option(c, (enum option_id)i, out);
-    if (takes(c, OPTION_DUMP_AFTER)) {
+    if (command_takes(c, OPTION_DUMP_AFTER)) {
         str_add(out, "\nPasses, in the order they run:\n");
         for (int i = 0; i < PASS_COUNT; i++)
             str_printf(out, "  %-22s %s\n", pass_name((enum pass)i), pass_about((enum pass)i));

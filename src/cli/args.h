@@ -7,7 +7,8 @@
  *     args_release(&a);
  *
  * Options may stand before or after arguments, as `--name value` or `--name=value`; after `--`
- * everything is an argument. Given twice, the last counts.
+ * everything is an argument, or, where the command's options have the word "--", another program's
+ * line (args.rest). Given twice, the last counts.
  */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
@@ -28,26 +29,38 @@ struct command {
     const char *name;
     int (*run)(const struct args *a); /* returns the exit status */
     int arguments_max;
+    /* `arguments`: as the usage line has them; what stands between "|" before the first blank are
+     * words to choose from. */
     const char *arguments, *options, *about, *help;
 };
+/* What the tables say of an option; `value` NULL: a flag; `choices` "a|b" or NULL. */
+struct option_info {
+    const char *name, *value, *choices, *about;
+};
+struct option_info option_info(enum option_id id);
+bool command_takes(const struct command *c, enum option_id id);
 size_t command_count(void);
 const struct command *command_at(size_t i);
 const struct command *command_find(const char *name); /* NULL when there is none */
 
-enum { ARGS_MAX = 2 }; /* arguments of a command */
+enum { ARGS_MAX = 3 }; /* arguments of a command */
 struct option_value {
     bool given;
-    const char *text;
-    int64_t number; /* INT, COUNT; GIB: bytes */
+    const char *text;       /* of a LIST: the last one */
+    int64_t number;         /* INT, COUNT; GIB: bytes */
+    double seconds;         /* SECONDS */
+    VEC(const char *) list; /* LIST: all of them, in the order given */
 };
-/* Texts are borrowed from argv. */
+/* Texts are borrowed from argv, those of SECRET options aside: argv shows stars in their place. */
 struct args {
     const struct command *command; /* NULL: only help or version was asked for */
     bool json, help, version;
     const char *argument[ARGS_MAX];
     int n_arguments;
     struct option_value option[OPTION_COUNT];
-    VEC(const char *) sets; /* of the LIST option: --set, replay: --alloc-conf */
+    char *const *rest; /* what follows "--", where the command takes that; NULL: no "--" */
+    int n_rest;
+    VEC(char *) hidden; /* copies of secrets */
 };
 
 /* Whether --json is given, before anything else is known of the line. */

@@ -34,8 +34,8 @@ TEST(args_run_line, "options stand before or after the graph, with = or a blank"
     CHECK(a.json && a.option[OPTION_LOCAL].given && a.option[OPTION_SEED].given);
     CHECK_EQ(a.option[OPTION_SEED].number, -7);
     CHECK_EQ(a.option[OPTION_MEMORY_GIB].number, 1610612736);
-    CHECK_EQ(a.sets.n, 2);
-    CHECK_STR(a.sets.data[1], "C.d=x=y");
+    CHECK_EQ(a.option[OPTION_SET].list.n, 2);
+    CHECK_STR(a.option[OPTION_SET].list.data[1], "C.d=x=y");
     args_release(&a);
 }
 
@@ -54,6 +54,42 @@ TEST(args_help_asked, "help needs no graph, in every spelling")
     CHECK(a.help && !a.command);
     CHECK_OK(parse("--version", &a, &e), &e);
     CHECK(a.version);
+}
+
+TEST(args_other_line, "what follows -- is another program's line, to the letter")
+{
+    struct args a;
+    struct err e;
+    CHECK_OK(parse("run --target gpu --memory-gib 6 -- python -c x --json --help", &a, &e), &e);
+    CHECK_EQ(a.n_rest, 5);
+    CHECK_STR(a.rest[0], "python");
+    CHECK_STR(a.rest[4], "--help");
+    CHECK(!a.json && !a.help && a.n_arguments == 0);
+    args_release(&a);
+}
+
+TEST(args_secrets, "H5: a key given on the command line does not stay where ps shows it")
+{
+    char snug[] = "snug", runs[] = "runs", key[] = "--key", line[] = "snk_secret";
+    char *argv[] = {snug, runs, key, line, NULL};
+    struct args a;
+    struct err e = {0};
+    CHECK_OK(args_parse(4, argv, &a, &e), &e);
+    CHECK_STR(a.option[OPTION_KEY].text, "snk_secret");
+    CHECK_STR(line, "**********");
+    args_release(&a);
+}
+
+TEST(args_times_and_lists, "times have units, lists keep their order")
+{
+    struct args a;
+    struct err e;
+    CHECK_OK(parse("run g --timeout 1.5h --env A=1 --env B=2 --set x.y=3", &a, &e), &e);
+    CHECK_NEAR(a.option[OPTION_TIMEOUT].seconds, 5400, 0);
+    CHECK_EQ(a.option[OPTION_ENV].list.n, 2);
+    CHECK_STR(a.option[OPTION_ENV].list.data[1], "B=2");
+    CHECK_EQ(a.option[OPTION_SET].list.n, 1);
+    args_release(&a);
 }
 
 static const struct {
@@ -81,6 +117,9 @@ static const struct {
     {"run g --json=1", "takes no value", ""},
     {"run g --resume=", "is empty", ""},
     {"run g -x", "no option --x", ""},
+    {"run g --timeout soon", "wants a time", ""},
+    {"run g --timeout 5w", "wants a time", ""},
+    {"runs --limit -3", "an integer from 0", ""},
 };
 
 TEST(args_wrong_use, "wrong use is exit status 2 and one line that names what is wrong")
@@ -105,7 +144,7 @@ TEST(args_json_of_wrong_line, "a wrong line still says that JSON was asked for")
     CHECK_EQ(parse("run g --nonsense --json", &a, &e), ST_USAGE);
     CHECK(a.json);
     args_release(&a);
-    CHECK_EQ(parse("run g -- --json", &a, &e), ST_USAGE);
+    CHECK_EQ(parse("plan g -- --json", &a, &e), ST_USAGE);
     CHECK(!a.json);
     args_release(&a);
 }

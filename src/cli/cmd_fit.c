@@ -45,8 +45,8 @@ static enum status search(const struct args *a, struct fitting *x, struct err *e
             e, ST_USAGE, "--budget is a size above 0 (8GiB, 500MB, 4096), not \"%.60s\"", text);
     struct fit_options o = {
         .path = a->argument[0],
-        .sets = a->sets.data,
-        .n_sets = a->sets.n,
+        .sets = a->option[OPTION_SET].list.data,
+        .n_sets = a->option[OPTION_SET].list.n,
         .budget_bytes = budget,
         .allow = a->option[OPTION_ALLOW].text,
         .run = run_options_of(a),

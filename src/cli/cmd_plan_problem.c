@@ -25,7 +25,7 @@ static enum status read_options(const struct args *a, struct solving *s, struct 
     if (a->n_arguments > 0)
         return err_set(e, ST_USAGE, "either GRAPH or --problem, not both");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (a->option[others[i]].given || (others[i] == OPTION_SET && a->sets.n > 0))
+        if (a->option[others[i]].given)
             return err_set(
                 e, ST_USAGE, "--problem takes --capacity, -o and --json, and nothing of a graph's");
     if (text && (!str_to_bytes(text, &s->capacity_bytes) || s->capacity_bytes <= 0))

@@ -45,14 +45,15 @@ static enum status read_capacity(struct answer *w, struct err *e)
 /* The settings of --alloc-conf, before anything is read: a slip shows at once. */
 static enum status read_settings(struct answer *w, struct replay_row *rows, struct err *e)
 {
-    for (size_t i = 0; i < w->a->sets.n; i++) {
+    for (size_t i = 0; i < w->a->option[OPTION_ALLOC_CONF].list.n; i++) {
         struct replay_row *r = &rows[i];
         *r = (struct replay_row){0};
-        (void)snprintf(r->text, sizeof r->text, "%s", w->a->sets.data[i]);
+        (void)snprintf(r->text, sizeof r->text, "%s", w->a->option[OPTION_ALLOC_CONF].list.data[i]);
         mem_pool_conf_init(&r->conf);
-        enum status st = mem_pool_conf_parse(&r->conf, w->a->sets.data[i], &w->warnings, e);
+        enum status st = mem_pool_conf_parse(
+            &r->conf, w->a->option[OPTION_ALLOC_CONF].list.data[i], &w->warnings, e);
         if (st != ST_OK) {
-            err_prefix(e, "--alloc-conf \"%.100s\"", w->a->sets.data[i]);
+            err_prefix(e, "--alloc-conf \"%.100s\"", w->a->option[OPTION_ALLOC_CONF].list.data[i]);
             return st;
         }
     }
@@ -101,11 +102,12 @@ static void
 list_rows(const struct answer *w, struct device_answer *d, const struct replay_row *given)
 {
     bool search = w->a->option[OPTION_SEARCH].given;
-    d->rows = mem_alloc((1 + w->a->sets.n + REPLAY_SETTINGS_MAX) * sizeof *d->rows);
+    d->rows = mem_alloc(
+        (1 + w->a->option[OPTION_ALLOC_CONF].list.n + REPLAY_SETTINGS_MAX) * sizeof *d->rows);
     d->rows[0] = (struct replay_row){.recorded = true, .conf = w->recorded};
     (void)snprintf(d->rows[0].text, sizeof d->rows[0].text, "%s", w->recorded.text);
     d->rows_n = 1;
-    for (size_t i = 0; i < w->a->sets.n; i++)
+    for (size_t i = 0; i < w->a->option[OPTION_ALLOC_CONF].list.n; i++)
         d->rows[d->rows_n++] = given[i];
     if (search)
         d->rows_n += replay_settings(&w->recorded, &d->rows[d->rows_n]);
@@ -167,7 +169,8 @@ static enum status work_out_all(struct answer *w, const struct replay_row *given
 
 static enum status answer(struct answer *w, struct err *e)
 {
-    struct replay_row *given = mem_alloc((w->a->sets.n + 1) * sizeof *given);
+    struct replay_row *given =
+        mem_alloc((w->a->option[OPTION_ALLOC_CONF].list.n + 1) * sizeof *given);
     struct snapshot_options o = {.progress = on_read, .ctx = w};
     int64_t begin = clock_ns();
     enum status st;

@@ -1,9 +1,11 @@
-/* cmd_run.c - `snug run`: bill, live display, result. */
+/* cmd_run.c - `snug run`: here, with bill, live display and result, or through a server (queued.h).
+ */
 #include "cli/answer.h"
 #include "cli/bill.h"
 #include "cli/commands.h"
 #include "cli/live.h"
 #include "cli/profile.h"
+#include "cli/queued.h"
 
 #include "base/env.h"
 
@@ -130,7 +132,7 @@ static enum status check_options(const struct args *a, struct err *e)
     return ST_OK;
 }
 
-int cmd_run(const struct args *a)
+static int run_here(const struct args *a)
 {
     struct err e = {0};
     struct graph *g = NULL;
@@ -161,4 +163,14 @@ int cmd_run(const struct args *a)
     run_free(r);
     graph_free(g);
     return rc;
+}
+
+int cmd_run(const struct args *a)
+{
+    struct err e = {0};
+    bool queued;
+    enum status st = queued_wanted(a, &queued, &e);
+    if (st != ST_OK)
+        return answer_end(a->json, st, &e, NULL);
+    return queued ? queued_run(a) : run_here(a);
 }

@@ -37,8 +37,8 @@ static void text(const struct graph *g, size_t faults, struct str *out)
 static enum status check(const struct args *a, struct graph **g, size_t *faults, struct err *e)
 {
     TRY(graph_load(a->argument[0], g, e));
-    for (size_t i = 0; i < a->sets.n; i++)
-        TRY(graph_set(*g, a->sets.data[i], e));
+    for (size_t i = 0; i < a->option[OPTION_SET].list.n; i++)
+        TRY(graph_set(*g, a->option[OPTION_SET].list.data[i], e));
     *faults = graph_check(*g, GRAPH_ALL);
     (void)graph_check_runnable(*g);
     return graph_verdict(*g, e);

@@ -30,15 +30,16 @@ struct run_options run_options_of(const struct args *a)
 
 enum status graph_of(const struct args *a, struct graph **out, struct err *e)
 {
-    return graph_prepare(a->argument[0], a->sets.data, a->sets.n, out, e);
+    return graph_prepare(
+        a->argument[0], a->option[OPTION_SET].list.data, a->option[OPTION_SET].list.n, out, e);
 }
 
 void explain_oom(const struct args *a, const struct run *r, json_t *d, struct err *e)
 {
     struct fit_options o = {
         .path = a->argument[0],
-        .sets = a->sets.data,
-        .n_sets = a->sets.n,
+        .sets = a->option[OPTION_SET].list.data,
+        .n_sets = a->option[OPTION_SET].list.n,
         .run = run_options_of(a)};
     o.run.dump_after = NULL; /* of the run itself, not of what would help */
     json_t *oom = oom_explain(&o, r, e);
