@@ -137,6 +137,10 @@ json_t *graph_document(const struct graph *g);
  * inside a preset, a node of a subgraph). */
 enum status graph_save(const struct graph *g, const char *path, struct err *e) NODISCARD;
 
+/* The presets that ship with the program, in the form that graph files embed: an array; a new
+ * reference. */
+json_t *graph_presets_builtin(void);
+
 /* Puts a node between an output and everything that it feeds, in a document as files have it (and
  * graph_parse reads it). Its id is `id`, with a number where that is taken: written to the buffer.
  * ST_NOT_FOUND when the document's own nodes have no such source. */

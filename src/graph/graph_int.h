@@ -48,8 +48,6 @@ bool graph_shape_inner(const json_t *definition, char *why, size_t cap);
 
 /* expand.c: fills nodes and edges from the document. */
 void graph_expand(struct graph *g);
-/* presets.c: the presets that ship with the program: an array; a new reference. */
-json_t *graph_presets_builtin(void);
 
 /* resolve.c: live edges, what runs, order. */
 void graph_resolve(struct graph *g);

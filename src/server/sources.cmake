@@ -1,9 +1,11 @@
 set(SOURCES
     placement.c placement_fit.c placement_judge.c placement_limits.c placement_text.c placement_world.c
     store.c store_sql.c store_schema.c store_runs.c store_logs.c store_workers.c
+    catalog.c catalog_presets.c route_catalog.c route_outputs.c
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
 set(TESTS
     store_test.c
+    catalog_test.c
     ws_test.c)
 set(FUZZ
     ws_fuzz.c)

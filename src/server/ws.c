@@ -10,10 +10,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "server/aliases.h"
+#include "server/catalog.h"
+#include "server/config.h"
 #include "server/core.h"
 #include "server/routes.h"
 #include "server/ws_link.h"
 #include "server/ws_talk.h"
+#include "wire/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -86,9 +89,13 @@ static enum status runs_submit(
     json_t **reply, struct err *e)
 {
     struct ws *w = ctx;
+    json_t *whole = json_copy((json_t *)(uintptr_t)graph);
     struct core_submission s = {
-        .graph = graph, .options = options, .variant = -1, .repetition = -1, .replace = replace};
-    return core_submit(w->server->core, who, &s, instant_now(), reply, e);
+        .graph = whole, .options = options, .variant = -1, .repetition = -1, .replace = replace};
+    catalog_complete(w->server->config->home, whole);
+    enum status st = core_submit(w->server->core, who, &s, instant_now(), reply, e);
+    json_decref(whole);
+    return st;
 }
 
 static enum status runs_cancel(void *ctx, const char *run_id, json_t **reply, struct err *e)
@@ -128,7 +135,7 @@ static enum status runs_events(
 static enum status runs_clear_cache(void *ctx, const char *tab, struct err *e)
 {
     struct ws *w = ctx;
-    json_t *what = json_string("caches");
+    json_t *what = wire_write(&wire_eviction, &(struct eviction){.tab = tab, .what = "caches"});
     enum status st = core_evict(w->server->core, tab, what, instant_now(), e);
     json_decref(what);
     return st;
