@@ -11,7 +11,9 @@
  * same time whatever is right about a token. Nothing here logs a token; messages name keys by id.
  * Revoking works from the next request on, also of connections that are open.
  *
- * Threads: everything here may be called by several at once.
+ * Threads: everything here may be called by several at once. What writes begins a transaction of
+ * the store, or joins the one that this thread is in; locks are taken in the order core, store,
+ * auth.
  */
 #ifndef SERVER_AUTH_H
 #define SERVER_AUTH_H
@@ -43,11 +45,12 @@ enum status auth_keys(struct auth *a, json_t **rows, struct err *e) NODISCARD; /
 enum status auth_key_revoke(struct auth *a, const char *id, struct err *e) NODISCARD;
 
 /* ---- workers ---- */
-/* A credential for the worker, in place of those it had: enrolling, and re-issuing. */
+/* A credential for the worker (its row must be there), in place of those it had: enrolling, and
+ * re-issuing. `worker` is the row's id, worker_id and name become the actor's. */
 enum status auth_worker_mint(
-    struct auth *a, const char *worker_id, const char *name, char token[SECRET_BYTES],
-    struct err *e) NODISCARD;
-enum status auth_worker_revoke(struct auth *a, const char *worker_id, struct err *e) NODISCARD;
+    struct auth *a, int64_t worker, const char *worker_id, const char *name,
+    char token[SECRET_BYTES], struct err *e) NODISCARD;
+enum status auth_worker_revoke(struct auth *a, int64_t worker, struct err *e) NODISCARD;
 
 /* ---- join tokens ---- */
 struct auth_join {

@@ -41,6 +41,7 @@ struct setting {
     int64_t min, max;
     size_t offset; /* in struct server_config */
 };
+void setting_variable(const struct setting *s, char out[64]); /* "SNUG_PORT" */
 extern const struct setting settings[];
 extern const size_t setting_count;
 

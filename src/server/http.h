@@ -69,6 +69,8 @@ struct http_request {
     void *inside;
 };
 const char *http_query(const struct http_request *q, const char *name);  /* NULL when absent */
+/* The n-th of that name, from 0: ?status=queued&status=running. */
+const char *http_query_at(const struct http_request *q, const char *name, size_t n);
 const char *http_header(const struct http_request *q, const char *name); /* NULL when absent */
 /* A whole number of the query within bounds, or the fallback where absent; false: r is a 422. */
 struct http_reply;
@@ -119,7 +121,8 @@ struct http_reply {
     int64_t file_offset, file_bytes; /* of it; -1: to its end */
 };
 void http_json(struct http_reply *r, int status, json_t *body); /* takes the reference */
-/* {"detail": text} and the status of the error's row. */
+/* {"detail": text, "code"} and the status of the error's row; "hint", "more" (the error's detail) and
+ * "node_id" where there are any. */
 void http_fail(struct http_reply *r, const struct err *e);
 /* {"detail": text}. */
 void http_error(struct http_reply *r, int status, const char *fmt, ...) PRINTF(3, 4);

@@ -1,12 +1,18 @@
+# One line a file or a family; add yours where its family stands.
 set(SOURCES
+    http.c http_wake.c http_guard.c http_reply.c http_request.c http_body.c http_multipart.c
+    http_upload.c http_bare.c routes.c page.c
+    secret.c auth.c config.c route_health.c
     placement.c placement_fit.c placement_judge.c placement_limits.c placement_text.c placement_world.c
     store.c store_sql.c store_schema.c store_runs.c store_logs.c store_workers.c
     catalog.c catalog_presets.c route_catalog.c route_outputs.c
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
 set(TESTS
+    http_test.c
     store_test.c
     catalog_test.c
     ws_test.c)
 set(FUZZ
     ws_fuzz.c)
-set(LIBS PkgConfig::JANSSON PkgConfig::MICROHTTPD PkgConfig::SQLITE PkgConfig::CURL PkgConfig::GNUTLS ZLIB::ZLIB ${WSLAY_LIBRARY})
+set(LIBS PkgConfig::JANSSON PkgConfig::MICROHTTPD PkgConfig::SQLITE PkgConfig::CURL PkgConfig::GNUTLS
+    PkgConfig::UTF8PROC ZLIB::ZLIB ${WSLAY_LIBRARY})
