@@ -301,8 +301,7 @@ void auth_close(struct auth *a)
 static bool name_is_fine(const char *name)
 {
     size_t n = strlen(name);
-    static const char set[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_@";
+    static const char set[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_@";
     return n >= 1 && n <= 64 && strspn(name, set) == n;
 }
 
@@ -363,7 +362,10 @@ static json_t *keys_in_memory(struct auth *a)
     for (size_t i = 0; i < a->entries.n; i++) {
         const struct entry *x = &a->entries.data[i];
         struct store_credential c = {
-            .name = x->actor.name, .prefix = "", .exec = x->actor.exec, .created_us = x->created_us};
+            .name = x->actor.name,
+            .prefix = "",
+            .exec = x->actor.exec,
+            .created_us = x->created_us};
         (void)snprintf(c.credential_id, sizeof c.credential_id, "%s", x->actor.id);
         if (x->actor.role == ROLE_KEY)
             (void)json_array_append_new(rows, key_row(&c));
@@ -393,8 +395,8 @@ enum status auth_keys(struct auth *a, json_t **rows, struct err *e)
 }
 
 /* Marks it revoked in the store, and takes it out of the table. */
-static enum status revoke(
-    struct auth *a, enum credential_kind kind, const char *id, struct err *e)
+static enum status
+credential_revoke(struct auth *a, enum credential_kind kind, const char *id, struct err *e)
 {
     struct arena arena;
     arena_init(&arena);
@@ -421,7 +423,7 @@ static enum status revoke(
 
 enum status auth_key_revoke(struct auth *a, const char *id, struct err *e)
 {
-    return revoke(a, CREDENTIAL_KEY, id, e);
+    return credential_revoke(a, CREDENTIAL_KEY, id, e);
 }
 
 /* ---- workers ---- */
@@ -433,8 +435,7 @@ static enum status change_worker_revoke(void *ctx, struct err *e)
     struct store_credential *rows;
     size_t n;
     arena_init(&arena);
-    enum status st =
-        store_credentials_read(x->a->store, CREDENTIAL_WORKER, &arena, &rows, &n, e);
+    enum status st = store_credentials_read(x->a->store, CREDENTIAL_WORKER, &arena, &rows, &n, e);
     for (size_t i = 0; st == ST_OK && i < n; i++)
         if (rows[i].worker == x->worker && !rows[i].revoked_us) {
             rows[i].revoked_us = clock_wall_us();
@@ -474,8 +475,7 @@ enum status auth_worker_mint(
 /* ---- join tokens ---- */
 
 enum status auth_join_mint(
-    struct auth *a, const struct auth_join *j, char id[33], char token[SECRET_BYTES],
-    struct err *e)
+    struct auth *a, const struct auth_join *j, char id[33], char token[SECRET_BYTES], struct err *e)
 {
     char name[140];
     (void)snprintf(
@@ -534,5 +534,5 @@ auth_join_use(struct auth *a, const char *id, int64_t now_us, char pool[65], str
 
 enum status auth_join_revoke(struct auth *a, const char *id, struct err *e)
 {
-    return revoke(a, CREDENTIAL_JOIN, id, e);
+    return credential_revoke(a, CREDENTIAL_JOIN, id, e);
 }

@@ -173,8 +173,7 @@ static void link_remove(struct sockets *s, struct link *l)
 }
 
 static void on_connection(
-    void *ctx, struct MHD_Connection *c, void **context,
-    enum MHD_ConnectionNotificationCode code)
+    void *ctx, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code)
 {
     struct sockets *s = ctx;
     if (code == MHD_CONNECTION_NOTIFY_STARTED)
@@ -760,9 +759,9 @@ static enum status daemon_start(struct sockets *s, int fd, struct err *e)
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.connections_max,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK,
-        keep_escapes, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target, h,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
-        s, MHD_OPTION_ARRAY, s->certificate ? tls : tls + 2, MHD_OPTION_END);
+        keep_escapes, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target, h, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_ARRAY,
+        s->certificate ? tls : tls + 2, MHD_OPTION_END);
     if (s->daemon)
         return ST_OK;
     return err_set(

@@ -68,7 +68,7 @@ struct http_request {
     struct http_upload upload; /* of an UPLOAD route */
     void *inside;
 };
-const char *http_query(const struct http_request *q, const char *name);  /* NULL when absent */
+const char *http_query(const struct http_request *q, const char *name); /* NULL when absent */
 /* The n-th of that name, from 0: ?status=queued&status=running. */
 const char *http_query_at(const struct http_request *q, const char *name, size_t n);
 const char *http_header(const struct http_request *q, const char *name); /* NULL when absent */
@@ -121,8 +121,8 @@ struct http_reply {
     int64_t file_offset, file_bytes; /* of it; -1: to its end */
 };
 void http_json(struct http_reply *r, int status, json_t *body); /* takes the reference */
-/* {"detail": text, "code"} and the status of the error's row; "hint", "more" (the error's detail) and
- * "node_id" where there are any. */
+/* {"detail": text, "code"} and the status of the error's row; "hint", "more" (the error's detail)
+ * and "node_id" where there are any. */
 void http_fail(struct http_reply *r, const struct err *e);
 /* {"detail": text}. */
 void http_error(struct http_reply *r, int status, const char *fmt, ...) PRINTF(3, 4);
@@ -148,7 +148,10 @@ void http_wake(struct http *h, uint64_t topic);
  * listener at most (the WebSockets); NULL ends it. */
 void http_on_wake(struct http *h, void (*fn)(void *ctx, uint64_t topic), void *ctx);
 
+struct route;
 struct http_config {
+    const struct route *routes; /* routes.h's table; tests bring their own rows */
+    size_t routes_n;
     const char *host;                      /* "127.0.0.1" */
     int port;                              /* 0: any; http_port tells which */
     const char *certificate, *private_key; /* PEM files; NULL: no TLS */

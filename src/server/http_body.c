@@ -6,8 +6,7 @@
 
 static void refuse_size(struct exchange *x)
 {
-    exchange_refuse(
-        x, 413, "the request's body is larger than %lld bytes", (long long)x->limit);
+    exchange_refuse(x, 413, "the request's body is larger than %lld bytes", (long long)x->limit);
 }
 
 /* What Content-Length says; -1 where it says nothing. */

@@ -269,8 +269,7 @@ void guard_check(struct exchange *x)
     enum route_access access = access_of(x);
     bool upgrade = access == ACCESS_UPGRADE, bearer, writes;
     const char *host = x->head.get(x->head.ctx, "Host");
-    bool host_ok =
-        x->head.count(x->head.ctx, "Host") == 1 && host_is_allowed(&x->h->allowed, host);
+    bool host_ok = x->head.count(x->head.ctx, "Host") == 1 && host_is_allowed(&x->h->allowed, host);
     if (!host_ok && !upgrade) {
         exchange_refuse(x, 421, TEXT_HOST);
         return;

@@ -39,7 +39,7 @@ bool text_is_utf8(const char *text, size_t n);
 
 /* ---- headers, wherever they come from ---- */
 struct head {
-    const char *(*get)(void *ctx, const char *name);   /* the first of that name, or NULL */
+    const char *(*get)(void *ctx, const char *name); /* the first of that name, or NULL */
     size_t (*count)(void *ctx, const char *name);
     void *ctx;
 };
@@ -96,8 +96,8 @@ struct multipart *multipart_new(const char *content_type); /* NULL: not one, or 
 void multipart_free(struct multipart *m);
 /* NULL, or what is wrong with the form. `take` gets bytes of the file; false stops. */
 const char *multipart_feed(
-    struct multipart *m, const char *data, size_t n, bool (*take)(void *ctx, const char *p, size_t n),
-    void *ctx);
+    struct multipart *m, const char *data, size_t n,
+    bool (*take)(void *ctx, const char *p, size_t n), void *ctx);
 const char *multipart_name(const struct multipart *m); /* of the file, NULL until it is found */
 bool multipart_is_complete(const struct multipart *m); /* the file's end has been seen */
 

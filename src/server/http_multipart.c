@@ -62,8 +62,7 @@ struct multipart *multipart_new(const char *content_type)
         !param_find(content_type, "boundary", boundary, sizeof boundary) || !boundary[0])
         return NULL;
     struct multipart *m = mem_alloc(sizeof *m);
-    m->delimiter_n =
-        (size_t)snprintf(m->delimiter, sizeof m->delimiter, "\r\n--%s", boundary);
+    m->delimiter_n = (size_t)snprintf(m->delimiter, sizeof m->delimiter, "\r\n--%s", boundary);
     m->matched = 2; /* the first delimiter may begin the body */
     return m;
 }

@@ -196,7 +196,8 @@ static void exchange_route(struct exchange *x)
     if (!known)
         x->method = METHOD_COUNT;
     if (target_ok && !str_eq(x->path, "*"))
-        target_ok = route_find(x->path, x->method, &x->match);
+        target_ok =
+            route_find(x->h->config.routes, x->h->config.routes_n, x->path, x->method, &x->match);
     x->route = target_ok ? x->match.route : NULL;
     guard_check(x);
     if (x->replied || !framing_is_plain(x))
@@ -255,8 +256,9 @@ void exchange_end(struct exchange *x)
 
 void exchange_headers(const struct exchange *x, struct str *out)
 {
-    str_add(out, "X-Content-Type-Options: nosniff\r\nReferrer-Policy: same-origin\r\n"
-                 "X-Frame-Options: DENY\r\n");
+    str_add(
+        out, "X-Content-Type-Options: nosniff\r\nReferrer-Policy: same-origin\r\n"
+             "X-Frame-Options: DENY\r\n");
     if (!strstr(x->r.headers, "Cache-Control:"))
         str_add(out, "Cache-Control: no-store\r\n");
     if (x->origin[0]) {

@@ -1,4 +1,5 @@
-/* http_upload.c - a body that is a file: written beside its place as it arrives, complete or gone. */
+/* http_upload.c - a body that is a file: written beside its place as it arrives, complete or gone.
+ */
 #include "server/http_int.h"
 
 #include "base/env.h"
@@ -18,15 +19,14 @@ static bool is_multipart(const char *type)
 /* What the file is called: the form's, or ?name=. */
 static bool spool_name(struct exchange *x)
 {
-    const char *name =
-        x->spool.parts ? multipart_name(x->spool.parts) : http_query(&x->q, "name");
+    const char *name = x->spool.parts ? multipart_name(x->spool.parts) : http_query(&x->q, "name");
     if (name && strlen(name) < sizeof x->spool.file.name) {
         (void)snprintf(x->spool.file.name, sizeof x->spool.file.name, "%s", name);
         return true;
     }
     exchange_refuse(
         x, name ? 400 : 422,
-        name            ? "the file name is longer than 255 bytes"
+        name             ? "the file name is longer than 255 bytes"
         : x->spool.parts ? "the form has no file"
                          : "a form with a file is needed, or ?name= and the file as the body");
     return false;

@@ -92,8 +92,7 @@ bool waits_add(struct waits *w, struct waiter *x, uint64_t since, void (*parked)
 {
     pthread_mutex_lock(&w->lock);
     ASSERT(!x->linked);
-    x->woken =
-        woken_since(w, x->link[0].topic, since) || woken_since(w, x->link[1].topic, since);
+    x->woken = woken_since(w, x->link[0].topic, since) || woken_since(w, x->link[1].topic, since);
     x->expired = !x->woken && w->closing;
     bool wait = !x->woken && !x->expired;
     if (wait) {
@@ -148,7 +147,8 @@ void http_on_wake(struct http *h, void (*fn)(void *ctx, uint64_t topic), void *c
     pthread_mutex_unlock(&h->waits.lock);
 }
 
-/* Fires whose time is up (everyone's is when the door closes); returns the earliest that is left. */
+/* Fires whose time is up (everyone's is when the door closes); returns the earliest that is left.
+ */
 static int64_t expire(struct waits *w, int64_t now_ns)
 {
     int64_t earliest = INT64_MAX;

@@ -1,22 +1,14 @@
-/* routes.c - the table of routes as data, and the search for a request's row. */
-#include "server/routes.h"
+/* routes.c - the search for a request's row, and the names of the columns. */
+#include "server/http_int.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 #include <utf8proc.h>
 
-const struct route routes[] = {
-#define ROUTE(method, path, handler, access, body, about)                                          \
-    {METHOD_##method, path, handler, ACCESS_##access, BODY_##body, about},
-#include "server/routes.def"
-#undef ROUTE
-};
-const size_t route_count = sizeof routes / sizeof *routes;
-
 static const char *const method_names[METHOD_COUNT] = {"GET", "POST", "PUT", "PATCH", "DELETE"};
-static const char *const access_names[] = {
-    "open", "read", "write", "exec", "owner", "worker", "enroll", "upgrade"};
+static const char *const access_names[] = {"open",  "read",   "write",  "exec",
+                                           "owner", "worker", "enroll", "upgrade"};
 
 const char *method_name(enum route_method m)
 {
@@ -134,7 +126,9 @@ static bool parts_decode(const struct parts *p, struct route_match *out)
     return true;
 }
 
-bool route_find(const char *path, enum route_method method, struct route_match *out)
+bool route_find(
+    const struct route *rows, size_t n_rows, const char *path, enum route_method method,
+    struct route_match *out)
 {
     out->route = NULL, out->methods = 0, out->text[0] = '\0';
     memset(out->param, 0, sizeof out->param);
@@ -143,13 +137,13 @@ bool route_find(const char *path, enum route_method method, struct route_match *
     if (n >= ROUTE_PATH_BYTES_MAX || !percent_decode(path, n, false, decoded, sizeof decoded))
         return false;
     struct parts best = {0};
-    for (size_t i = 0; i < route_count; i++) {
+    for (size_t i = 0; i < n_rows; i++) {
         struct parts p;
-        if (!pattern_matches(routes[i].path, path, &p))
+        if (!pattern_matches(rows[i].path, path, &p))
             continue;
-        out->methods |= 1U << routes[i].method;
-        if (routes[i].method == method && (!out->route || p.fixed > best.fixed)) {
-            out->route = &routes[i];
+        out->methods |= 1U << rows[i].method;
+        if (rows[i].method == method && (!out->route || p.fixed > best.fixed)) {
+            out->route = &rows[i];
             best = p;
         }
     }

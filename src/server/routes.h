@@ -77,6 +77,8 @@ struct route_match {
     const char *param[ROUTE_PARAMS];
 };
 /* False: the path is malformed (a bad or NUL percent code, not UTF-8, too long): 400. */
-bool route_find(const char *path, enum route_method method, struct route_match *out);
+bool route_find(
+    const struct route *rows, size_t n_rows, const char *path, enum route_method method,
+    struct route_match *out);
 
 #endif
