@@ -37,6 +37,8 @@ struct supervisor_options {
      * child when it is idle. -1: one run. */
     int control_fd;
 };
+/* Removes SNUG_ variables that may hold a secret from this process's environment, for good. */
+void supervisor_scrub_environment(void);
 /* Runs it to its end. Returns the exit status of `snug child`: 0 when `ended` is in the journal,
  * whatever became of the run; 1 otherwise (another supervisor holds the lock, no start.json, the
  * disk is full: said on stderr). Changes signal handling, is a subreaper afterwards: for a process

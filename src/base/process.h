@@ -50,6 +50,7 @@ struct process_spec {
     size_t n_keep;
     bool session, group;    /* a session, or a process group, of its own */
     bool dies_with_us;      /* SIGKILL when the thread that starts it ends */
+    int oom_score_adj;      /* 0: as here; else where it stands for the kernel's killer */
     int64_t file_bytes_max; /* RLIMIT_FSIZE; 0: as here */
 };
 /* Executes a program. Every other descriptor is closed, signals are as a shell would have them,

@@ -61,6 +61,13 @@ static void limits_set(const struct process_spec *s)
 {
     struct rlimit no_core = {0, 0};
     struct rlimit size = {(rlim_t)s->file_bytes_max, (rlim_t)s->file_bytes_max};
+    char score[16];
+    int fd = s->oom_score_adj ? open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        int n = snprintf(score, sizeof score, "%d", s->oom_score_adj);
+        (void)!write(fd, score, (size_t)n);
+        (void)close(fd);
+    }
     (void)setrlimit(RLIMIT_CORE, &no_core);
     if (s->file_bytes_max > 0)
         (void)setrlimit(RLIMIT_FSIZE, &size);
