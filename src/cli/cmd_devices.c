@@ -2,11 +2,11 @@
 #include "backends/backend.h"
 #include "base/env.h"
 #include "base/mem.h"
+#include "base/version.h"
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "mem/device.h"
 #include "train/precision.h"
-#include "train/version.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /* main.c - the program `snug`: finds the command and runs it. */
 #include "backends/backend.h"
+#include "base/version.h"
 #include "cli/answer.h"
 #include "cli/args.h"
-#include "train/version.h"
 
 #include <signal.h>
 

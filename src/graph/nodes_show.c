@@ -1,6 +1,9 @@
 /* nodes_show.c - the table of node types as JSON and as text. */
 #include "graph/nodes.h"
 
+#include "base/mem.h"
+#include "base/rng.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +93,25 @@ json_t *node_table_json(void)
     for (size_t i = 0; i < node_type_count(); i++)
         (void)json_array_append_new(list, node_type_json(node_type_at(i)));
     return list;
+}
+
+json_t *node_table_names(void)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < node_type_count(); i++)
+        (void)json_array_append_new(list, json_string(node_type_at(i)->name));
+    return list;
+}
+
+void node_table_hash(char out[33])
+{
+    json_t *table = node_table_json();
+    char *text = json_text(table, false);
+    size_t n = strlen(text);
+    uint64_t low = hash_bytes(text, n, 1), high = hash_bytes(text, n, 2);
+    (void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)high, (unsigned long long)low);
+    mem_free(text);
+    json_decref(table);
 }
 
 void node_table_text(struct str *out)

@@ -3,7 +3,7 @@
 
 #include "base/env.h"
 #include "base/str.h"
-#include "train/version.h"
+#include "base/version.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "train/version.h"
+#include "base/version.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -20,13 +20,13 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "base/version.h"
 #include "ir/optim_state.h"
 #include "nn/ptfile.h"
 #include "nn/tensorfile.h"
 #include "nn/weights.h"
 #include "train/optim_state_dict.h"
 #include "train/schedule_dict.h"
-#include "train/version.h"
 
 #include <dirent.h>
 #include <math.h>

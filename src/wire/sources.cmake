@@ -1,2 +1,2 @@
-set(SOURCES wire.c journal.c)
+set(SOURCES wire.c machine.c journal.c)
 set(TESTS wire_test.c journal_test.c)

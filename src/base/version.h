@@ -1,6 +1,6 @@
 /* version.h - which snug this is; written into every result document and checkpoint. */
-#ifndef TRAIN_VERSION_H
-#define TRAIN_VERSION_H
+#ifndef BASE_VERSION_H
+#define BASE_VERSION_H
 
 #define SNUG_VERSION "0.1.0"
 const char *snug_commit(void); /* git commit of the build, or "unknown" */

@@ -1,5 +1,5 @@
 /* version.c - the commit of the build, given by CMake at configure time. */
-#include "train/version.h"
+#include "base/version.h"
 
 #ifndef SNUG_COMMIT
 #define SNUG_COMMIT "unknown"
