@@ -43,6 +43,12 @@ int64_t clock_wall_us(void)
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
+void clock_sleep_ms(int64_t ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    (void)nanosleep(&t, NULL);
+}
+
 enum status
 file_read(const char *path, size_t limit_bytes, char **data, size_t *size_bytes, struct err *e)
 {

@@ -10,6 +10,7 @@
 
 int64_t clock_ns(void);      /* monotonic */
 int64_t clock_wall_us(void); /* since 1970 */
+void clock_sleep_ms(int64_t ms); /* at most; a signal ends it earlier */
 /* From the system's generator, for names and keys that nobody may guess. */
 void random_bytes(void *out, size_t n);
 

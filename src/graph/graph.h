@@ -110,6 +110,8 @@ size_t graph_order_at(const struct graph *g, size_t i);
 /* The node and port that feed an input: of several edges the last. False when unconnected. */
 bool graph_input(
     const struct graph *g, size_t node, const char *port, size_t *source, const char **source_port);
+/* Edge i into a node, triggers among them, after bypassed nodes; NULL past the end. */
+const struct graph_edge *graph_edge_into(const struct graph *g, size_t node, size_t i);
 /* How many edges leave an output. */
 size_t graph_output_uses(const struct graph *g, size_t node, const char *port);
 

@@ -346,6 +346,13 @@ bool graph_input(
     return true;
 }
 
+const struct graph_edge *graph_edge_into(const struct graph *g, size_t node, size_t i)
+{
+    ASSERT(g->first_in != NULL); /* after graph_check */
+    size_t from = g->first_in[node], to = g->first_in[node + 1];
+    return i < to - from ? &g->live.data[from + i] : NULL;
+}
+
 size_t graph_output_uses(const struct graph *g, size_t node, const char *port)
 {
     size_t uses = 0;

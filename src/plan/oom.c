@@ -320,11 +320,16 @@ fill_error(const struct advice *a, const char *original, const char *path, struc
 }
 
 /* The error as it was raised; where a budget refused what there was room for, whose it is (B6). */
-static void say_original(const struct run_oom *o, const struct err *e, struct str *out)
+static void say_original(
+    const struct run_oom *o, const char *budget_about, const struct err *e, struct str *out)
 {
     char budget[32];
     str_add(out, e->text);
-    if (!o->before_start && o->budget_bytes > 0 && o->room_bytes == o->budget_bytes)
+    if (budget_about && o->budget_bytes > 0 && o->room_bytes == o->budget_bytes)
+        str_printf(
+            out, "; the run's budget of %s per card is %s: declare a larger target.memory_gib",
+            bytes_text(o->budget_bytes, budget, sizeof budget), budget_about);
+    else if (!o->before_start && o->budget_bytes > 0 && o->room_bytes == o->budget_bytes)
         str_printf(
             out,
             "; the budget of --memory-gib has %s: a larger --memory-gib (target.memory_gib of a "
@@ -343,7 +348,7 @@ json_t *oom_explain(const struct fit_options *o, const struct run *r, struct err
     a.fits = run_fits_rooms(r, &a.oom);
     str_init(&original);
     str_init(&a.text);
-    say_original(&a.oom, e, &original);
+    say_original(&a.oom, o->run.budget_about, e, &original);
     a.list = json_array();
     a.fit.o = *o;
     a.fit.o.allow = NULL;

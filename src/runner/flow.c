@@ -56,6 +56,55 @@ void flow_set(struct run *r, size_t node, const char *port, struct flow value)
     vec_push(&r->slots, s);
 }
 
+static const struct flow_slot *slot_at(const struct run *r, size_t node, size_t i)
+{
+    for (size_t k = 0; k < r->slots.n; k++)
+        if (r->slots.data[k].node == node && i-- == 0)
+            return &r->slots.data[k];
+    return NULL;
+}
+
+static void fill_output(const struct flow *f, struct run_output *out)
+{
+    if (f->kind == FLOW_NUMBERS) {
+        out->kind = RUN_OUTPUT_TENSOR;
+        out->dtype = f->numbers->dtype;
+        out->shape = &f->numbers->shape;
+        out->data = f->numbers->data;
+    } else if (f->kind == FLOW_SCALAR) {
+        out->kind = RUN_OUTPUT_SCALAR;
+        out->scalar = f->scalar;
+    } else if (f->kind == FLOW_STRING) {
+        out->kind = RUN_OUTPUT_TEXT;
+        out->text = f->string ? f->string : "";
+    } else if (f->kind == FLOW_JSON) {
+        out->kind = RUN_OUTPUT_JSON;
+        out->json = f->json;
+    } else if (f->kind == FLOW_MODEL) {
+        out->kind = RUN_OUTPUT_MODEL;
+        out->text = "GraphModelModule";
+        out->parameters = f->model->model ? model_parameter_count(f->model->model) : 0;
+        out->trainable = f->model->model ? model_trainable_count(f->model->model) : 0;
+    } else {
+        out->kind = RUN_OUTPUT_OTHER;
+        out->text = flow_name(f->kind);
+    }
+}
+
+bool run_output_at(
+    const struct run *r, const struct graph_node *n, size_t i, struct run_output *out)
+{
+    const struct flow_slot *s = slot_at(r, graph_node_find(r->graph, n->id), i);
+    struct node_port port;
+    if (!s)
+        return false;
+    *out = (struct run_output){.port = s->port};
+    out->list = n->kind && node_port_find(n->kind, n->params, true, s->port, &port) &&
+                port.type == PORT_LIST;
+    fill_output(&s->value, out);
+    return true;
+}
+
 void run_event(struct run *r, json_t *event)
 {
     if (r->sink.event)
@@ -106,6 +155,10 @@ enum status run_model_path(const char *name, char *out, size_t cap, struct err *
 
 const char *run_graph_dir(struct run *r, char *buf, size_t cap)
 {
+    if (r->o.graph_dir) {
+        (void)snprintf(buf, cap, "%s", r->o.graph_dir);
+        return buf;
+    }
     path_dir(graph_path(r->graph), buf, cap);
     if (!buf[0])
         (void)snprintf(buf, cap, ".");

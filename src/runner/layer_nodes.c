@@ -300,14 +300,23 @@ static uint64_t seed_of(const struct small *s)
     return (uint64_t)s->run->seed ^ hash_name(s->n->id);
 }
 
+static size_t var_bytes(const struct small *s, int var)
+{
+    const struct ir_var *v = &s->vars.list.data[var];
+    return (size_t)(shape_count(&v->shape) * dtype_size(v->dtype));
+}
+
 static enum status execute(struct small *s, struct exec *x, struct err *e)
 {
     TRY(exec_map(x, e));
     for (int i = 0; s->model && i < model_state_count(s->model); i++) {
         int var = model_state_var(s->model, i);
         void *data = exec_var(x, var);
-        if (data)
-            model_init_var(s->model, var, data, seed_of(s));
+        size_t bytes = data ? var_bytes(s, var) : 0;
+        if (!data || run_weights_take(s->run, s->n, i, data, bytes))
+            continue;
+        model_init_var(s->model, var, data, seed_of(s));
+        run_weights_keep(s->run, s->n, i, data, bytes);
     }
     TRY(exec_inputs_ready(x, 0, e));
     for (int i = 0; i < s->n_in; i++) {

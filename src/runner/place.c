@@ -99,6 +99,8 @@ enum status run_places_open(struct run *r, struct err *e)
     char *text;
     r->devices = mem_alloc(sizeof *r->devices);
     TRY(devices_open(r->devices, e));
+    if (r->o.n_picks > 0)
+        TRY(devices_select(r->devices, r->o.picks, r->o.n_picks, e));
     r->places = mem_alloc((size_t)r->devices->n * sizeof *r->places);
     for (int i = 0; i < r->devices->n; i++)
         r->places[i] = (struct run_place){
@@ -202,6 +204,16 @@ int64_t run_host_need_bytes(const struct run *r)
         if (r->places[i].device->kind == DEVICE_CPU || r->places[i].device->simulated)
             sum += r->bill.peak_by_device[i];
     return sum;
+}
+
+bool run_peak_held(const struct run *r, int i, struct run_peak *out)
+{
+    if (i < 0 || i >= r->devices->n)
+        return false;
+    *out = (struct run_peak){
+        .device = r->places[i].begun ? r->places[i].device : NULL,
+        .bytes = atomic_load(&r->places[i].source.held_bytes_peak)};
+    return true;
 }
 
 /* ---- documents ---- */

@@ -41,6 +41,7 @@ enum status run_new(
     r->results = json_object();
     r->warnings = json_array();
     r->plan = json_object();
+    r->failed = mem_alloc((graph_node_count(g) + 1) * sizeof *r->failed);
     enum status st = run_memory_check(r, e);
     if (st == ST_OK)
         st = run_places_open(r, e);
@@ -106,6 +107,7 @@ void run_free(struct run *r)
     text_store_free(r->texts);
     run_memory_close(r);
     run_places_close(r);
+    mem_free(r->failed);
     mem_free(r);
 }
 
@@ -154,22 +156,35 @@ void run_measured(
 
 /* ---- passes over the graph ---- */
 
-static enum status run_node(struct run *r, size_t node, struct err *e)
+enum { RETRY_PAUSE_MS = 500 };
+
+const char *run_node_status_name(enum run_node_status s)
+{
+    static const char *const names[] = {"running", "completed",   "cached",
+                                        "skipped", "interrupted", "error"};
+    return names[s];
+}
+
+static void tell_node(struct run *r, size_t node, enum run_node_status status, const struct err *e)
 {
     const struct graph_node *n = graph_node_at(r->graph, node);
-    const struct node_exec *x = node_exec_find(n->kind ? n->kind->name : n->type);
-    if (!x)
-        return ST_OK; /* Start; everything else was refused by graph_check_runnable */
-    if (!r->planning) {
+    if (status == RUN_NODE_RUNNING) {
         json_t *event = json_object();
         json_put_str(event, "event", "node");
         json_put_str(event, "node_id", n->id);
         json_put_str(event, "type", n->type);
         json_put_str(event, "status", "running");
         run_event(r, event);
-        if (r->history)
-            mem_history_running(r->history, n->id);
     }
+    if (r->sink.node)
+        r->sink.node(r, n, status, e, r->sink.ctx);
+}
+
+static enum status run_node(struct run *r, const struct node_exec *x, size_t node, struct err *e)
+{
+    const struct graph_node *n = graph_node_at(r->graph, node);
+    if (r->history && !r->planning)
+        mem_history_running(r->history, n->id);
     enum status st = x->run(r, node, e);
     if (st == ST_OOM && !r->planning)
         run_note_oom(r, n);
@@ -178,11 +193,97 @@ static enum status run_node(struct run *r, size_t node, struct err *e)
     return st;
 }
 
+/* Outputs of an attempt that failed. */
+static void drop_outputs(struct run *r, size_t node)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < r->slots.n; i++)
+        if (r->slots.data[i].node != node)
+            r->slots.data[kept++] = r->slots.data[i];
+    r->slots.n = kept;
+}
+
+static bool may_retry(enum status st)
+{
+    return st != ST_OK && st != ST_OOM && st != ST_INTERRUPTED;
+}
+
+static enum status try_node(struct run *r, const struct node_exec *x, size_t node, struct err *e)
+{
+    enum status st = run_node(r, x, node, e);
+    int most = r->o.error_mode == RUN_RETRY ? r->o.retries_max : 0;
+    for (int again = 1; again <= most && may_retry(st) && !run_stop_asked(r); again++) {
+        run_warn(
+            r, graph_node_at(r->graph, node), "retry", "attempt %d of %d failed: %s", again,
+            most + 1, e->text);
+        clock_sleep_ms(RETRY_PAUSE_MS * again);
+        drop_outputs(r, node);
+        *e = (struct err){0};
+        st = run_node(r, x, node, e);
+    }
+    return st;
+}
+
+/* Whether something that feeds the node, or triggers it, has failed. */
+static bool lacks_input(const struct run *r, size_t node)
+{
+    const struct graph_edge *edge;
+    for (size_t i = 0; (edge = graph_edge_into(r->graph, node, i)); i++)
+        if (edge->source != GRAPH_NO_NODE && r->failed[edge->source])
+            return true;
+    return false;
+}
+
+static enum status
+execute_node(struct run *r, const struct node_exec *x, size_t node, struct err *e)
+{
+    if (lacks_input(r, node)) {
+        r->failed[node] = true;
+        tell_node(r, node, RUN_NODE_SKIPPED, NULL);
+        return ST_OK;
+    }
+    if (run_cache_take(r, node)) {
+        tell_node(r, node, RUN_NODE_CACHED, NULL);
+        return ST_OK;
+    }
+    tell_node(r, node, RUN_NODE_RUNNING, NULL);
+    enum status st = try_node(r, x, node, e);
+    r->failed[node] = st != ST_OK;
+    if (st == ST_OK)
+        run_cache_keep(r, node);
+    else
+        run_cache_forget(r, node);
+    tell_node(
+        r, node,
+        st == ST_OK            ? RUN_NODE_COMPLETED
+        : st == ST_INTERRUPTED ? RUN_NODE_INTERRUPTED
+                               : RUN_NODE_FAILED,
+        st == ST_OK ? NULL : e);
+    return st;
+}
+
 static enum status pass(struct run *r, struct err *e)
 {
-    for (size_t i = 0; i < graph_order_count(r->graph); i++)
-        TRY(run_node(r, graph_order_at(r->graph, i), e));
-    return ST_OK;
+    struct err first = {0};
+    for (size_t i = 0; i < graph_order_count(r->graph); i++) {
+        size_t node = graph_order_at(r->graph, i);
+        const struct graph_node *n = graph_node_at(r->graph, node);
+        const struct node_exec *x = node_exec_find(n->kind ? n->kind->name : n->type);
+        struct err why = {0};
+        if (!x)
+            continue; /* Start; everything else was refused by graph_check_runnable */
+        enum status st = r->planning ? run_node(r, x, node, &why) : execute_node(r, x, node, &why);
+        if (st == ST_OK)
+            continue;
+        if (first.status == ST_OK)
+            first = why;
+        if (r->planning || r->o.error_mode != RUN_CONTINUE || !may_retry(st))
+            break;
+    }
+    if (first.status == ST_OK)
+        return ST_OK;
+    *e = first;
+    return first.status;
 }
 
 /* One line of the bill for memory beside the plan. */

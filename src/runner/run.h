@@ -12,14 +12,33 @@
 #include "mem/device.h"
 #include "train/loop.h"
 
+struct run_cache; /* runner/cache.h */
+
 /* `pass`: a pass's name, of the steps of training loops; "evaluate" for the finished program of an
  * evaluation. The program lives for the time of the call. */
 struct run_watch {
     void (*program)(const struct ir_program *p, const char *pass, void *ctx);
     void *ctx;
 };
+/* What becomes of the others when a node fails. Running out of memory and Stop always end the run,
+ * and are never tried again (O3). */
+enum run_error_mode {
+    RUN_FAIL_FAST,
+    RUN_CONTINUE, /* nodes downstream of it are skipped, the rest runs; then the run has failed */
+    RUN_RETRY     /* the node is tried again, at most retries_max times, after a pause */
+};
 struct run_options {
     const char *device; /* as asked: NULL = the graph's, else cpu */
+    /* The cards of the run, renumbered from cuda:0 (mem/device.h); n_picks 0: all of the machine.
+     * Lives as long as the run. */
+    const struct device_pick *picks;
+    int n_picks;
+    const char *
+        budget_about; /* whose the budget is, for errors: "a static estimate"; NULL: --memory-gib */
+    const char *graph_dir; /* relative paths of the graph start here; NULL: its file's folder */
+    enum run_error_mode error_mode;
+    int retries_max;
+    struct run_cache *cache; /* outputs and weights of earlier runs; NULL: none. Outlives the run */
     bool has_seed;
     int64_t seed;
     int64_t budget_bytes; /* --memory-gib; 0 = none */
@@ -43,13 +62,27 @@ struct run_options {
     bool profile;                  /* the document gets "profile": time by operator and by node */
 };
 
+struct run;
+enum run_node_status {
+    RUN_NODE_RUNNING,
+    RUN_NODE_COMPLETED,
+    RUN_NODE_CACHED,      /* its outputs are those of an earlier run */
+    RUN_NODE_SKIPPED,     /* something that it needs has failed */
+    RUN_NODE_INTERRUPTED, /* Stop; what it put out is there as far as it came */
+    RUN_NODE_FAILED
+};
+const char *run_node_status_name(enum run_node_status s); /* "completed", "error" for FAILED */
 struct run_sink {
     void (*event)(const json_t *event, void *ctx); /* loop.h's events, and node events */
+    /* A node of the executing pass; e: why it failed, else NULL. Its outputs may be looked at
+     * (run_output_at) until this returns. May be NULL. */
+    void (*node)(
+        const struct run *r, const struct graph_node *n, enum run_node_status status,
+        const struct err *e, void *ctx);
     bool (*stop)(void *ctx);
     void *ctx;
 };
 
-struct run;
 /* `g` has been prepared (graph_prepare) and outlives the run. */
 enum status run_new(
     struct graph *g, const struct run_options *o, const struct run_sink *sink, struct run **out,
@@ -108,6 +141,39 @@ struct run_figures {
     double train_flops; /* of one micro-batch of the training loop with the largest peak; 0: none */
 };
 struct run_figures run_figures(const struct run *r);
+
+/* What a node has put out, port by port. Everything is borrowed. */
+enum run_output_kind {
+    RUN_OUTPUT_TENSOR,
+    RUN_OUTPUT_SCALAR,
+    RUN_OUTPUT_TEXT,
+    RUN_OUTPUT_JSON,
+    RUN_OUTPUT_MODEL,
+    RUN_OUTPUT_OTHER
+};
+struct run_output {
+    const char *port;
+    bool list; /* the port's type is LIST */
+    enum run_output_kind kind;
+    enum dtype dtype; /* of a tensor, dense in C order */
+    const struct shape *shape;
+    const void *data;
+    double scalar;
+    const char *text; /* of a model its class, of others what they are: "a data set" */
+    const json_t *json;
+    int64_t parameters, trainable;
+};
+/* Output i of a node; false past the end. */
+bool run_output_at(
+    const struct run *r, const struct graph_node *n, size_t i, struct run_output *out);
+
+/* Bytes of device memory that the run held at most at once, by device of the list (R12); false past
+ * the end, and for devices that it did not use. `machine_id`: as the machine calls it. */
+struct run_peak {
+    const struct device *device;
+    int64_t bytes;
+};
+bool run_peak_held(const struct run *r, int i, struct run_peak *out);
 
 /* Documents, valid after run_plan: new references. */
 /* What `snug plan --json` gives beside schema and status: peak_bytes, lower_bound_bytes,

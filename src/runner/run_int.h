@@ -214,6 +214,7 @@ struct run {
     struct exec_memory memory_figures;
     struct mem_pool_stats memory_stats;
     struct text_store *texts; /* tokenizers and tokens; NULL until one is used */
+    bool *failed;             /* of the executing pass, by node: it failed, or was skipped */
 };
 
 /* Reading and writing ports. A missing or wrong object is an error naming node and port. */
@@ -263,6 +264,17 @@ void run_warn(struct run *r, const struct graph_node *n, const char *kind, const
  * inside. */
 enum status run_model_path(const char *name, char *out, size_t cap, struct err *e) NODISCARD;
 const char *run_graph_dir(struct run *r, char *buf, size_t cap);
+
+/* cache.c: outputs of earlier runs, and weights of layers of the canvas. */
+/* While executing: true, with the outputs set, where an earlier run had the same. */
+bool run_cache_take(struct run *r, size_t node);
+void run_cache_keep(struct run *r, size_t node);   /* after it ran well */
+void run_cache_forget(struct run *r, size_t node); /* O3 */
+/* The weights of a layer: false where there are none of this size. */
+bool run_weights_take(
+    struct run *r, const struct graph_node *n, int var, void *data, size_t n_bytes);
+void run_weights_keep(
+    struct run *r, const struct graph_node *n, int var, const void *data, size_t n_bytes);
 
 /* data_nodes.c */
 /* A tensor of zeros; NULL, with ST_INVALID in e, when it is too large to lie on the host. */
