@@ -140,7 +140,7 @@ static int run_here(const struct args *a)
     struct live live;
     struct run_options o = run_options_of(a);
     o.prepares_data = true;
-    struct run_sink sink = {live_event, stop_asked, &live};
+    struct run_sink sink = {.event = live_event, .stop = stop_asked, .ctx = &live};
     catch_signals();
     live_begin(&live, a->json);
     enum status st = check_options(a, &e);
