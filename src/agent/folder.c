@@ -271,16 +271,15 @@ enum status folder_bury(const struct folder *f, enum cause why, const char *text
 static uint64_t boot_hash(void)
 {
     static uint64_t known; /* does not change under a process */
-    char *text = NULL;
-    size_t n = 0;
-    struct err ignored;
+    char text[64] = "";
     if (known)
         return known;
-    if (file_read("/proc/sys/kernel/random/boot_id", 100, &text, &n, &ignored) == ST_OK)
-        known = hash_bytes(text, n, 1) | 1;
-    else
-        known = 1;
-    mem_free(text);
+    FILE *in = fopen("/proc/sys/kernel/random/boot_id", "re"); /* its size is said to be 0 */
+    if (in && fgets(text, sizeof text, in))
+        known = hash_bytes(text, strlen(text), 1);
+    if (in)
+        (void)fclose(in);
+    known |= 1;
     return known;
 }
 

@@ -1,5 +1,5 @@
 set(SOURCES err.c mem.c str.c rng.c log.c env.c json.c config.c shared.c version.c client.c client_call.c process.c process_start.c)
-set(TESTS base_test.c client_test.c)
+set(TESTS base_test.c client_test.c process_test.c)
 set(LIBS PkgConfig::JANSSON PkgConfig::CURL)
 execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} rev-parse --short=12 HEAD
     OUTPUT_VARIABLE SNUG_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

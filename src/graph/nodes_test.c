@@ -241,3 +241,15 @@ TEST(shown_as_json_and_text, "N2: the table as the API gives it, and as a person
     CHECK(strstr(out.data, "CIFAR10, FashionMNIST") && !strstr(out.data, "!SVHN"));
     str_release(&out);
 }
+
+TEST(table_has_a_hash, "W3: the table's hash is the same each time, its names are all there")
+{
+    char a[33], b[33];
+    node_table_hash(a);
+    node_table_hash(b);
+    CHECK_STR(a, b);
+    CHECK_EQ(strlen(a), 32);
+    json_t *names = node_table_names();
+    CHECK_EQ(json_array_size(names), node_type_count());
+    json_decref(names);
+}
