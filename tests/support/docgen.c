@@ -2,7 +2,7 @@
  *
  *     docgen SOURCE_FOLDER OUT_FOLDER
  *
- * One Markdown file per table. Exit status 1 where a row has no test, a named test does not exist,
+ * One Markdown file per table, and whole pages into OUT_FOLDER/../pages. Exit status 1 where a row has no test, a named test does not exist,
  * or a file cannot be written. The output is the same on every x86-64 machine. */
 #include "backends/backend.h"
 #include "base/env.h"
@@ -14,6 +14,8 @@
 #include "nn/layer.h"
 #include "train/schedule_int.h"
 #include "train/spec.h"
+
+#include "docgen_wire.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -740,6 +742,14 @@ static void oom_rules(struct str *out)
                 out, "| `%s` | %s | %s |\n", rule.name, oom_kind_name(rule.kind), rule.condition);
 }
 
+static void wire(struct str *out)
+{
+    char path[1200];
+    (void)path_join(source, "src/wire/messages.def", path, sizeof path);
+    if (!docgen_wire(file_text(path), out))
+        fault("a message's field is not in", path, "");
+}
+
 /* ---- main ---- */
 
 static const struct {
@@ -748,7 +758,8 @@ static const struct {
 } tables[] = {
     {"operators.md", operators}, {"autocast.md", autocast},     {"layers.md", layers},
     {"losses.md", losses},       {"optimizers.md", optimizers}, {"schedulers.md", schedulers},
-    {"nodes.md", nodes},         {"levers.md", levers},         {"oom-rules.md", oom_rules}};
+    {"nodes.md", nodes},         {"levers.md", levers},         {"oom-rules.md", oom_rules},
+    {"../pages/wire.md", wire}};
 
 int main(int argc, char **argv)
 {
