@@ -44,10 +44,11 @@ static json_t *flags_of(const struct args *a)
     static const struct {
         enum option_id id;
         const char *setting;
-    } rows[] = {{OPTION_HOST, "host"},
-                {OPTION_PORT, "port"},
-                {OPTION_TLS_CERT, "tls_certificate"},
-                {OPTION_TLS_KEY, "tls_key"}};
+    } rows[] = {
+        {OPTION_HOST, "host"},
+        {OPTION_PORT, "port"},
+        {OPTION_TLS_CERT, "tls_certificate"},
+        {OPTION_TLS_KEY, "tls_key"}};
     json_t *flags = json_object();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (a->option[rows[i].id].given)
@@ -105,9 +106,11 @@ static int open_answer(char *path, size_t cap, struct err *e)
     return fd;
 }
 
-static enum status spawn(const struct args *a, int log, int answer, struct process *p, struct err *e)
+static enum status
+spawn(const struct args *a, int log, int answer, struct process *p, struct err *e)
 {
-    static const enum option_id handed[] = {OPTION_HOST, OPTION_PORT, OPTION_TLS_CERT, OPTION_TLS_KEY};
+    static const enum option_id handed[] = {
+        OPTION_HOST, OPTION_PORT, OPTION_TLS_CERT, OPTION_TLS_KEY};
     char self[PATH_MAX], start[] = "start", foreground[] = "--foreground", json[] = "--json";
     char allow[] = "--allow-commands", words[2 * 4][1200];
     char *argv[ARGV_MAX] = {self, start, foreground, json};
@@ -169,8 +172,8 @@ static bool is_healthy(const char *url)
     return well;
 }
 
-static enum status
-wait_until_well(const struct process *p, const char *answer, struct server_process *s, struct err *e)
+static enum status wait_until_well(
+    const struct process *p, const char *answer, struct server_process *s, struct err *e)
 {
     struct timespec piece = {.tv_nsec = 20000000};
     int64_t until = clock_ns() + (int64_t)START_S * 1000000000;
@@ -179,7 +182,8 @@ wait_until_well(const struct process *p, const char *answer, struct server_proce
     while (clock_ns() < until) {
         if (process_wait(p, 0, &end))
             return why_it_ended(answer, e);
-        if (server_process_find(s, &ignored) == ST_OK && s->process.pid == p->pid && is_healthy(s->url))
+        if (server_process_find(s, &ignored) == ST_OK && s->process.pid == p->pid &&
+            is_healthy(s->url))
             return ST_OK;
         (void)nanosleep(&piece, NULL);
     }
@@ -196,8 +200,8 @@ static enum status start(const struct args *a, struct server_process *s, struct 
     TRY(dir_make(snug_home(), e));
     if (server_process_find(s, &ignored) == ST_OK) {
         (void)err_set(
-            e, ST_CONFLICT, "a server runs already under \"%s\": %s (process %d)", snug_home(), s->url,
-            (int)s->process.pid);
+            e, ST_CONFLICT, "a server runs already under \"%s\": %s (process %d)", snug_home(),
+            s->url, (int)s->process.pid);
         err_hint(e, "`snug status` shows it, `snug stop` stops it");
         return ST_CONFLICT;
     }
@@ -223,7 +227,8 @@ int cmd_start(const struct args *a)
         return answer_end(a->json, serve(a, &e), &e, NULL);
     enum status st = start(a, &s, &e);
     if (st == ST_OK && a->json)
-        d = json_pack("{s:s, s:i, s:s}", "url", s.url, "pid", (int)s.process.pid, "home", snug_home());
+        d = json_pack(
+            "{s:s, s:i, s:s}", "url", s.url, "pid", (int)s.process.pid, "home", snug_home());
     if (st == ST_OK && !a->json)
         (void)printf("the server is at %s\n", s.url);
     return answer_end(a->json, st, &e, d);

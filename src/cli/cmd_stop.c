@@ -31,12 +31,12 @@ static enum status stop(const struct args *a, struct server_process *s, struct e
         (void)fprintf(stderr, "asking the server at %s to stop\n", s->url);
     if (!process_signal(&s->process, SIGTERM) && process_alive(&s->process))
         return err_set(
-            e, ST_DENIED, "the server (process %d) belongs to somebody else",
-            (int)s->process.pid);
+            e, ST_DENIED, "the server (process %d) belongs to somebody else", (int)s->process.pid);
     if (gone(&s->process, wait_s))
         return ST_OK;
     (void)err_set(
-        e, ST_BUSY, "the server (process %d) has not ended within %g s", (int)s->process.pid, wait_s);
+        e, ST_BUSY, "the server (process %d) has not ended within %g s", (int)s->process.pid,
+        wait_s);
     err_hint(e, "its runs may be writing their checkpoints; `snug stop` again waits on");
     return ST_BUSY;
 }

@@ -1,5 +1,5 @@
-/* server_process.h - the server of this SNUG_HOME as a process: what server.json says of it, and the
- * proof that a process is it.
+/* server_process.h - the server of this SNUG_HOME as a process: what server.json says of it, and
+ * the proof that a process is it.
  *
  * A process number alone proves nothing: it may be given away again, and server.json may be old. A
  * process is the server of this SNUG_HOME when it has the file SNUG_HOME/server.lock open. */
