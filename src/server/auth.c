@@ -12,6 +12,7 @@
 #include "server/store.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,7 +23,9 @@ struct entry {
     unsigned char hash[SECRET_HASH_BYTES];
     struct actor actor;
     char pool[65];
-    int64_t row, worker, expires_us, uses_left, created_us, used_us;
+    int64_t row, worker, expires_us, uses_left, created_us;
+    _Atomic int64_t used_us; /* written by readers of the table */
+    int64_t written_us;      /* the last used_us that the store has */
 };
 
 struct auth {
@@ -69,7 +72,8 @@ static void entry_fill(struct entry *x, const struct store_credential *c)
         .expires_us = c->expires_us,
         .uses_left = c->uses_left,
         .created_us = c->created_us,
-        .used_us = c->used_us};
+        .used_us = c->used_us,
+        .written_us = c->used_us};
     memcpy(x->hash, c->hash, sizeof x->hash);
     x->actor.role = role_of(c->kind);
     x->actor.exec = c->exec;
@@ -128,9 +132,11 @@ void auth_who(struct auth *a, const char *token, int64_t now_us, struct actor *o
     bool owner = secret_same_bytes(hash, a->owner_hash, sizeof hash);
     bool page = secret_same_bytes(hash, a->page_hash, sizeof hash);
     pthread_rwlock_rdlock(&a->lock);
-    const struct entry *x = table_find(a, hash);
-    if (x && (x->expires_us == 0 || now_us < x->expires_us) && x->uses_left != 0)
+    struct entry *x = table_find(a, hash);
+    if (x && (x->expires_us == 0 || now_us < x->expires_us) && x->uses_left != 0) {
         *out = x->actor;
+        atomic_store_explicit(&x->used_us, now_us, memory_order_relaxed);
+    }
     pthread_rwlock_unlock(&a->lock);
     if (owner)
         *out = (struct actor){.role = ROLE_OWNER, .exec = true, .name = "owner"};
@@ -426,8 +432,68 @@ enum status auth_key_revoke(struct auth *a, const char *id, struct err *e)
     return credential_revoke(a, CREDENTIAL_KEY, id, e);
 }
 
+/* ---- when keys were used ---- */
+
+enum { USED_EVERY_S = 60, USED_AT_A_TIME = 16 };
+
+/* A key whose use the store does not know yet; false when there is none. */
+static bool used_next(struct auth *a, char id[33], int64_t *used_us)
+{
+    bool found = false;
+    pthread_rwlock_wrlock(&a->lock);
+    for (size_t i = 0; i < a->entries.n && !found; i++) {
+        struct entry *x = &a->entries.data[i];
+        int64_t used = atomic_load(&x->used_us);
+        found = x->actor.role == ROLE_KEY && used - x->written_us > USED_EVERY_S * INT64_C(1000000);
+        if (found) {
+            x->written_us = *used_us = used;
+            memcpy(id, x->actor.id, sizeof x->actor.id);
+        }
+    }
+    pthread_rwlock_unlock(&a->lock);
+    return found;
+}
+
+void auth_tick(struct auth *a)
+{
+    char id[33];
+    int64_t used_us;
+    for (int i = 0; a->store && i < USED_AT_A_TIME && used_next(a, id, &used_us); i++) {
+        struct arena arena;
+        struct store_credential c;
+        arena_init(&arena);
+        if (credential_read(a, CREDENTIAL_KEY, id, &arena, &c, NULL) == ST_OK) {
+            c.used_us = used_us;
+            struct change x = {.a = a, .c = &c};
+            (void)!in_transaction(a, change_update, &x, NULL);
+        }
+        arena_release(&arena);
+    }
+}
+
 /* ---- workers ---- */
 
+/* The id of the worker's row; 0 without a store. */
+static enum status worker_row(struct auth *a, const char *worker_id, int64_t *out, struct err *e)
+{
+    struct arena arena;
+    struct store_worker *rows;
+    size_t n;
+    *out = 0;
+    if (!a->store)
+        return ST_OK;
+    arena_init(&arena);
+    enum status st = store_workers_read(a->store, &arena, &rows, &n, e);
+    for (size_t i = 0; st == ST_OK && i < n; i++)
+        if (str_eq(rows[i].worker_id, worker_id))
+            *out = rows[i].id;
+    arena_release(&arena);
+    if (st == ST_OK && !*out)
+        return err_set(e, ST_NOT_FOUND, "there is no worker \"%s\"", worker_id);
+    return st;
+}
+
+/* Those of the worker's row, in the store. */
 static enum status change_worker_revoke(void *ctx, struct err *e)
 {
     struct change *x = ctx;
@@ -445,25 +511,29 @@ static enum status change_worker_revoke(void *ctx, struct err *e)
     return st;
 }
 
-enum status auth_worker_revoke(struct auth *a, int64_t worker, struct err *e)
+enum status auth_worker_revoke(struct auth *a, const char *worker_id, struct err *e)
 {
-    struct change x = {.a = a, .worker = worker};
-    TRY(in_transaction(a, change_worker_revoke, &x, e));
+    struct change x = {.a = a};
+    /* A worker that is removed has no row any more, and its credentials went with it. */
+    if (worker_row(a, worker_id, &x.worker, NULL) == ST_OK)
+        TRY(in_transaction(a, change_worker_revoke, &x, e));
     pthread_rwlock_wrlock(&a->lock);
-    for (size_t i = a->entries.n; i-- > 0;)
-        if (a->entries.data[i].actor.role == ROLE_WORKER && a->entries.data[i].worker == worker)
-            table_remove(a, &a->entries.data[i]);
+    for (size_t i = a->entries.n; i-- > 0;) {
+        struct entry *entry = &a->entries.data[i];
+        if (entry->actor.role == ROLE_WORKER && str_eq(entry->actor.id, worker_id))
+            table_remove(a, entry);
+    }
     pthread_rwlock_unlock(&a->lock);
     return ST_OK;
 }
 
 enum status auth_worker_mint(
-    struct auth *a, int64_t worker, const char *worker_id, const char *name,
-    char token[SECRET_BYTES], struct err *e)
+    struct auth *a, const char *worker_id, const char *name, char token[SECRET_BYTES],
+    struct err *e)
 {
-    TRY(auth_worker_revoke(a, worker, e));
-    struct store_credential c = {
-        .kind = CREDENTIAL_WORKER, .name = name, .worker = worker, .uses_left = -1};
+    struct store_credential c = {.kind = CREDENTIAL_WORKER, .name = name, .uses_left = -1};
+    TRY(worker_row(a, worker_id, &c.worker, e));
+    TRY(auth_worker_revoke(a, worker_id, e));
     TRY(credential_new(a, &c, "snw_", token, e));
     struct entry x;
     entry_fill(&x, &c);

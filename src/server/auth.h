@@ -35,6 +35,9 @@ const char *auth_page_token(const struct auth *a);
  * (unknown, revoked, spent, expired). now_us: wall clock, for expiry. */
 void auth_who(struct auth *a, const char *token, int64_t now_us, struct actor *out);
 
+/* About once a second: writes when keys were last used, at most once a minute. */
+void auth_tick(struct auth *a);
+
 /* ---- API keys ---- */
 /* *row: {id, name, prefix, exec, created_at, last_used_at, revoked_at}; a new reference. A taken or
  * malformed name (1 to 64 of letters, digits, '.', '_', '-', '@') is ST_CONFLICT, ST_INVALID. */
@@ -45,12 +48,12 @@ enum status auth_keys(struct auth *a, json_t **rows, struct err *e) NODISCARD; /
 enum status auth_key_revoke(struct auth *a, const char *id, struct err *e) NODISCARD;
 
 /* ---- workers ---- */
-/* A credential for the worker (its row must be there), in place of those it had: enrolling, and
- * re-issuing. `worker` is the row's id, worker_id and name become the actor's. */
+/* A credential for the worker (its row must be in the store), in place of those it had: enrolling,
+ * and re-issuing. worker_id and name become the actor's. */
 enum status auth_worker_mint(
-    struct auth *a, int64_t worker, const char *worker_id, const char *name,
-    char token[SECRET_BYTES], struct err *e) NODISCARD;
-enum status auth_worker_revoke(struct auth *a, int64_t worker, struct err *e) NODISCARD;
+    struct auth *a, const char *worker_id, const char *name, char token[SECRET_BYTES],
+    struct err *e) NODISCARD;
+enum status auth_worker_revoke(struct auth *a, const char *worker_id, struct err *e) NODISCARD;
 
 /* ---- join tokens ---- */
 struct auth_join {

@@ -64,9 +64,10 @@ struct request {
 
 struct sockets {
     struct http *h;
-    struct MHD_Daemon *daemon;
-    pthread_mutex_t lock; /* links, upgrades */
-    pthread_cond_t fewer; /* upgrades */
+    struct MHD_Daemon *daemon; /* NULL until http_start */
+    int listener;              /* -1 once the daemon has it */
+    pthread_mutex_t lock;      /* links, upgrades */
+    pthread_cond_t fewer;      /* upgrades */
     struct link *links;
     int n_links, n_upgrades;
     char *certificate, *private_key;
@@ -783,16 +784,26 @@ static void sockets_free(struct sockets *s)
     mem_free(s);
 }
 
+static void unopen(struct http *h)
+{
+    struct sockets *s = h->sockets;
+    if (s->listener >= 0)
+        (void)close(s->listener);
+    waits_stop(&h->waits);
+    sockets_free(s);
+    http_release(h);
+}
+
 enum status
 http_open(struct server *srv, const struct http_config *c, struct http **out, struct err *e)
 {
     struct http *h = mem_alloc(sizeof *h);
     struct sockets *s = mem_alloc(sizeof *s);
-    int fd = -1;
     enum status st;
     http_init(h, srv, c);
     h->sockets = s;
     s->h = h;
+    s->listener = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->fewer, NULL);
     s->jobs_tail = &s->jobs;
@@ -802,20 +813,21 @@ http_open(struct server *srv, const struct http_config *c, struct http **out, st
     raise_descriptors(c->connections_max);
     TRY_OUT(jobs_start(s, e));
     TRY_OUT(read_tls(s, e));
-    TRY_OUT(listen_on(h, &fd, e));
-    port_read(h, fd);
-    *out = h; /* routes may look at it from the first request on */
-    TRY_OUT(daemon_start(s, fd, e));
+    TRY_OUT(listen_on(h, &s->listener, e));
+    port_read(h, s->listener);
+    *out = h;
 out:
-    if (st != ST_OK) {
-        *out = NULL;
-        if (fd >= 0)
-            (void)close(fd);
-        waits_stop(&h->waits);
-        sockets_free(s);
-        http_release(h);
-    }
+    if (st != ST_OK)
+        unopen(h);
     return st;
+}
+
+enum status http_start(struct http *h, struct err *e)
+{
+    struct sockets *s = h->sockets;
+    TRY(daemon_start(s, s->listener, e));
+    s->listener = -1;
+    return ST_OK;
 }
 
 /* WebSockets end before (ws_close); who forgot one is waited for a little. */
@@ -836,17 +848,21 @@ void http_close(struct http *h)
         return;
     struct sockets *s = h->sockets;
     atomic_store(&h->closing, true);
-    if (s) {
-        MHD_socket fd = MHD_quiesce_daemon(s->daemon);
-        if (fd != MHD_INVALID_SOCKET)
-            (void)close(fd);
-        await_upgrades(s);
+    if (!s || !s->daemon) {
+        waits_stop(&h->waits);
+        if (s)
+            unopen(h);
+        else
+            http_release(h);
+        return;
     }
+    MHD_socket fd = MHD_quiesce_daemon(s->daemon);
+    if (fd != MHD_INVALID_SOCKET)
+        (void)close(fd);
+    await_upgrades(s);
     waits_stop(&h->waits);
-    if (s) {
-        jobs_stop(s);
-        MHD_stop_daemon(s->daemon);
-        sockets_free(s);
-    }
+    jobs_stop(s);
+    MHD_stop_daemon(s->daemon);
+    sockets_free(s);
     http_release(h);
 }

@@ -162,8 +162,11 @@ struct http_config {
     int64_t body_max_bytes, upload_max_bytes;
     int connections_max, per_address_max; /* per_address_max does not count this machine */
 };
+/* Listens (connections wait, http_port is known), and http_start serves: what routes need can be
+ * made in between. */
 enum status http_open(
     struct server *s, const struct http_config *c, struct http **out, struct err *e) NODISCARD;
+enum status http_start(struct http *h, struct err *e) NODISCARD;
 void http_close(struct http *h); /* wakes and ends everything */
 int http_port(const struct http *h);
 

@@ -24,7 +24,7 @@ void door_open(struct door *d, const struct route *rows, size_t n)
     c->connections_max = c->connections_max ? c->connections_max : 1000;
     c->per_address_max = 100;
     if (auth_open(NULL, NULL, &d->server.auth, &e) != ST_OK ||
-        http_open(&d->server, c, &d->h, &e) != ST_OK) {
+        http_open(&d->server, c, &d->h, &e) != ST_OK || http_start(d->h, &e) != ST_OK) {
         (void)fprintf(stderr, "%s\n", e.text);
         abort();
     }

@@ -9,20 +9,30 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+/* Written beside its place, then linked into it: of two that make it at once, the first one's
+ * stays. */
 static enum status secret_write(const char *path, struct err *e)
 {
     unsigned char bytes[16];
-    char text[33];
+    char text[33], beside[1100];
+    enum status st;
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
         return err_errno(e, "could not get random numbers");
     for (size_t i = 0; i < sizeof bytes; i++)
         (void)snprintf(text + 2 * i, 3, "%02x", bytes[i]);
     TRY(dir_make(snug_home(), e));
-    return file_write(path, text, 32, e);
+    (void)snprintf(beside, sizeof beside, "%s.%.8s", path, text);
+    TRY_OUT(file_write(beside, text, 32, e));
+    if (chmod(beside, 0600) != 0 || (link(beside, path) != 0 && errno != EEXIST))
+        st = err_errno(e, "could not write \"%s\"", path);
+out:
+    (void)unlink(beside);
+    return st;
 }
 
-/* Of two that make it at once the later wins; both read again, so they agree in the end. */
 enum status machine_secret(char out[33], struct err *e)
 {
     char path[1024], *text = NULL;
