@@ -9,7 +9,7 @@ set(SOURCES
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
 set(TESTS
     http_test.c
-    store_test.c
+    store_test.c store_fault_test.c fault_vfs.c
     catalog_test.c
     ws_test.c)
 set(FUZZ

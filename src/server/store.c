@@ -170,7 +170,9 @@ static enum status check_whole(struct store *s, struct err *e)
     s->health.checked = true;
     if (str_eq(found, "ok"))
         return ST_OK;
-    (void)err_set(e, ST_CORRUPT, "the database \"%s\" is damaged: %s", s->path, found);
+    /* The WAL stays, so that the next start checks again. */
+    (void)sqlite3_db_config(s->writer.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    (void)err_set(e, ST_CORRUPT, "the database is damaged: %s", found);
     err_hint(e, "Move it away, or put a copy of it in its place; graphs and runs are files.");
     return ST_CORRUPT;
 }
@@ -180,14 +182,16 @@ static enum status connect_writer(struct store *s, struct err *e)
     char mode[32];
     TRY(connect(s, &s->writer, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, e));
     (void)sqlite3_wal_hook(s->writer.db, keep_wal_size, s);
-    TRY(run_script(&s->writer, "PRAGMA auto_vacuum = INCREMENTAL", e));
+    /* EXTRA until the WAL is there: the rollback journal of the first page must not come back from
+     * a folder that was not synced when power fails later. */
+    TRY(run_script(&s->writer, "PRAGMA synchronous = EXTRA; PRAGMA auto_vacuum = INCREMENTAL;", e));
     TRY(ask(&s->writer, "PRAGMA journal_mode = WAL", mode, sizeof mode, e));
     if (!str_eq(mode, s->alone ? "memory" : "wal"))
         return err_set(
             e, ST_IO, "could not open the database \"%s\": journal mode is \"%s\"", s->path, mode);
     return run_script(
         &s->writer,
-        s->options.fast ? "PRAGMA synchronous = OFF; PRAGMA foreign_keys = ON;"
+        s->options.fast ? "PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;"
                         : "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
                           "PRAGMA journal_size_limit = 67108864; PRAGMA cache_size = -65536;",
         e);
@@ -357,8 +361,10 @@ static void checkpoint(struct store *s, int mode)
     (void)sqlite3_busy_timeout(s->writer.db, BUSY_MS);
     if (rc == SQLITE_OK && pages == moved)
         s->wal_pages = 0;
-    else if (rc != SQLITE_OK && (rc & 0xff) != SQLITE_BUSY)
+    bool failed = rc != SQLITE_OK && (rc & 0xff) != SQLITE_BUSY;
+    if (failed && !s->checkpoint_failed)
         log_warn("store: checkpoint: %s", sqlite3_errmsg(s->writer.db));
+    s->checkpoint_failed = failed;
 }
 
 enum status store_end(struct store *s, enum status st, struct err *e)

@@ -53,7 +53,7 @@ enum { STORE_ID = 32 }; /* hex digits of text ids */
 struct store;
 struct store_options {
     const char *vfs; /* NULL: the system's; tests bring their own */
-    bool fast;       /* tests only: no fsync, so a power cut may lose commits */
+    bool fast;       /* tests only: commits do not sync, so a power cut may lose them */
     int readers;     /* read-only connections; 0: 4 */
 };
 /* Opens or makes the database; ":memory:" is one that nobody else sees. Brings an older one up to

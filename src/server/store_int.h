@@ -30,6 +30,7 @@ struct store {
     pthread_mutex_t writing; /* held from store_begin to store_end */
     struct conn writer;
     int wal_pages;      /* after the last commit; set by the hook */
+    bool checkpoint_failed; /* the last one; said once */
     bool purge_pending; /* logs of deleted runs may still be there */
 
     pthread_mutex_t reading; /* guards the flags of the readers */

@@ -108,7 +108,7 @@ enum status sql_row(struct conn *c, sqlite3_stmt *st, bool *more, struct err *e)
         return ST_OK;
     enum status status = ST_OK;
     if (rc != SQLITE_DONE)
-        status = store_error(c->db, rc, sqlite3_stmt_readonly(st) ? "read" : "write", e);
+        status = store_error(c->db, rc, sqlite3_column_count(st) ? "read" : "write", e);
     sql_done(st);
     return status;
 }

@@ -503,3 +503,127 @@ TEST(store_keeps_refusals, "W4: refused agents with their reasons, a hundred at 
     arena_release(&a);
     store_close(s);
 }
+
+TEST(
+    store_refuses_newer_databases,
+    "a database of a newer program is refused; an older one is copied, then brought up to date")
+{
+    static const char *const second[] = {"CREATE TABLE later(id INTEGER PRIMARY KEY)", NULL};
+    static const char *const broken[] = {
+        "CREATE TABLE latest(id INTEGER PRIMARY KEY)", "CREATE TABLE latest(id INTEGER)", NULL};
+    const char *const *const longer[] = {store_migrations[0], second, broken};
+    struct store *s = open_at(db_path());
+    (void)add_run(s, 1);
+    CHECK_OK(store_migrate(s, longer, 2, &e), &e);
+    char copy[600];
+    (void)snprintf(copy, sizeof copy, "%s.v1", db_path());
+    CHECK(file_exists(copy));
+    /* One that fails leaves the version before it. */
+    CHECK(store_migrate(s, longer, 3, &e) != ST_OK);
+    CHECK_OK(store_migrate(s, longer, 2, &e), &e);
+    store_close(s);
+    CHECK_EQ(store_open(db_path(), NULL, &s, &e), ST_UNSUPPORTED);
+    CHECK(strstr(e.text, "newer program") && strstr(e.text, "version is 2, this one knows 1"));
+    CHECK(strstr(e.hint, "snug.db.v1"));
+    s = open_at(copy);
+    int64_t counts[RUN_STATE_COUNT];
+    CHECK_OK(store_runs_count(s, counts, &e), &e);
+    CHECK_EQ(counts[RUN_WAITING], 1);
+    store_close(s);
+}
+
+TEST(store_refuses_other_files, "what is not ours is left alone")
+{
+    struct store *s;
+    sqlite3 *db;
+    CHECK_OK(file_write(db_path(), "hello, this is a text of some length", 36, &e), &e);
+    CHECK_EQ(store_open(db_path(), NULL, &s, &e), ST_CORRUPT);
+    char other[600];
+    (void)snprintf(other, sizeof other, "%s/other.db", test_dir());
+    CHECK_EQ(sqlite3_open(other, &db), SQLITE_OK);
+    CHECK_EQ(sqlite3_exec(db, "CREATE TABLE t(x)", NULL, NULL, NULL), SQLITE_OK);
+    (void)sqlite3_close(db);
+    CHECK_EQ(store_open(other, NULL, &s, &e), ST_CORRUPT);
+    CHECK(strstr(e.text, "another program") && e.hint[0]);
+    (void)snprintf(other, sizeof other, "%s/none/snug.db", test_dir());
+    CHECK(store_open(other, NULL, &s, &e) != ST_OK);
+}
+
+TEST(
+    store_settings_of_sqlite,
+    "promise-P1: WAL, synchronous FULL, foreign keys, 30 s, no mapping, readers never checkpoint")
+{
+    static const struct {
+        const char *sql;
+        long long writer, reader;
+    } wanted[] = {
+        {"PRAGMA synchronous", 2, -1},
+        {"PRAGMA foreign_keys", 1, -1},
+        {"PRAGMA busy_timeout", 30000, 30000},
+        {"PRAGMA wal_autocheckpoint", 0, 0},
+        {"PRAGMA mmap_size", 0, 0},
+        {"PRAGMA query_only", 0, 1}};
+    struct store *s = open_at(db_path());
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        for (int reader = 0; reader < 2; reader++) {
+            sqlite3_stmt *st;
+            sqlite3 *db = reader ? s->readers[0].db : s->writer.db;
+            CHECK_EQ(sqlite3_prepare_v2(db, wanted[i].sql, -1, &st, NULL), SQLITE_OK);
+            CHECK_EQ(sqlite3_step(st), SQLITE_ROW);
+            long long value = sqlite3_column_int64(st, 0),
+                      want = reader ? wanted[i].reader : wanted[i].writer;
+            if (want >= 0)
+                CHECK_EQ(value, want);
+            (void)sqlite3_finalize(st);
+        }
+    CHECK_EQ(sqlite3_db_readonly(s->readers[0].db, "main"), 1);
+    struct store_health h;
+    store_health(s, &h);
+    CHECK_STR(h.sqlite_version, sqlite3_libversion());
+    CHECK(h.file_bytes >= 0 && !h.wal_large && !h.failing);
+    store_close(s);
+}
+
+struct crowd {
+    struct store *s;
+    bool stop;
+    int64_t reads;
+};
+
+static void *read_all_the_time(void *arg)
+{
+    struct crowd *c = arg;
+    struct err own;
+    while (!__atomic_load_n(&c->stop, __ATOMIC_RELAXED)) {
+        struct arena a;
+        struct store_runs page;
+        struct store_run_filter f = {.limit = 20};
+        arena_init(&a);
+        CHECK_OK(store_runs_list(c->s, &f, &a, &page, &own), &own);
+        CHECK(page.n == (size_t)(page.total < 20 ? page.total : 20)); /* of one moment */
+        arena_release(&a);
+        __atomic_add_fetch(&c->reads, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+TEST(
+    store_reads_beside_writes, "case-S7: readers on other threads neither wait for the writer nor "
+                               "stop it; the WAL stays small")
+{
+    struct crowd c = {.s = open_at(db_path())};
+    pthread_t threads[6]; /* more than there are readers */
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, read_all_the_time, &c), 0);
+    for (int i = 0; i < 1500; i++)
+        (void)add_run(c.s, i);
+    __atomic_store_n(&c.stop, true, __ATOMIC_RELAXED);
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    CHECK(c.reads > 6);
+    store_idle(c.s);
+    struct store_health h;
+    store_health(c.s, &h);
+    CHECK(h.wal_bytes >= 0 && h.wal_bytes < 64 << 20);
+    store_close(c.s);
+}
