@@ -50,6 +50,9 @@ struct core_hooks {
     void (*changed)(void *ctx, const char *kind, const char *id);
     /* A run reached its end: studies go on, the webhook is sent. */
     void (*ended)(void *ctx, const struct core_end *end);
+    /* Retention removed a run's rows: its folder may go; its checkpoints only where it was not
+     * interrupted. Called within core_tick, with the core locked. */
+    void (*pruned)(void *ctx, const char *run_id, bool interrupted);
     /* core_tick has something to do at that time (clock_ns), earlier than it last answered. */
     void (*due)(void *ctx, int64_t at_ns);
 };
@@ -63,6 +66,7 @@ struct core_config {
     bool loopback_only;           /* bound to 127.0.0.1: other machines cannot join directly */
     bool allow_commands;
     const json_t *devices; /* [device_report] of this server's machine */
+    int64_t (*pass_clock)(void); /* clock_ns, so that passes take half the time at most; NULL: none */
     uint64_t seed;         /* random; ids of runs and sessions come from it */
 
     /* SNUG_RUN_QUEUE_MAX_CONCURRENT, _GPU, _CPU: placement.h */
@@ -73,7 +77,8 @@ struct core_config {
     double reserve_s;         /* SNUG_QUEUE_RESERVE_S: 600 */
     double grace_s;           /* SNUG_WORKER_RESUME_GRACE_S: 300 */
     double heartbeat_s;       /* 10 */
-    double start_s; /* 60: an agent that does not say "started" by then is asked to stop it */
+    double start_s; /* 60: a start that nobody confirmed is ordered again after it */
+    double stop_s;              /* 30: a run that was asked to stop is killed after it */
     int64_t context_bytes;      /* SNUG_EXECUTION_CUDA_CONTEXT_MIB: 768 MiB */
     int64_t payload_cap_bytes;  /* SNUG_RUN_EVENT_PAYLOAD_CAP_BYTES: 131072; <= 0 off */
     int64_t response_cap_bytes; /* SNUG_RUN_EVENTS_RESPONSE_CAP_BYTES: 4194304 */
