@@ -210,6 +210,9 @@ enum status tx_end(struct core *c, enum status st, struct err *e)
         for (size_t i = 0; i < c->endings.n; i++)
             leave_memory(c, &c->endings.data[i]);
     }
+    if (st == ST_OK && c->ledger_moved)
+        core_dirty(c);
+    c->ledger_moved = false;
     c->reclass.n = 0;
     c->later.n = 0;
     c->endings.n = 0;

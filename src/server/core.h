@@ -53,6 +53,9 @@ struct core_hooks {
     /* Retention removed a run's rows: its folder may go; its checkpoints only where it was not
      * interrupted. Called within core_tick, with the core locked. */
     void (*pruned)(void *ctx, const char *run_id, bool interrupted);
+    /* The id that people know a sweep or study by; false: none. For rows of runs; quick. */
+    bool (*sweep_name)(void *ctx, int64_t sweep, char id[33]);
+    bool (*study_name)(void *ctx, int64_t study, char id[33]);
     /* core_tick has something to do at that time (clock_ns), earlier than it last answered. */
     void (*due)(void *ctx, int64_t at_ns);
 };

@@ -82,7 +82,7 @@ struct worker {
     char worker_id[ID_BYTES], name[NAME_BYTES], kind[16], pool[NAME_BYTES], ssh_host[NAME_BYTES];
     bool server, same_host, one_shot, spent, can_cap, allow_commands;
     bool draining, disabled, seen, connected;
-    char session[ID_BYTES], instance[NAME_BYTES];
+    char session[ID_BYTES], instance[NAME_BYTES], credential[ID_BYTES], secret[NAME_BYTES];
     int64_t contact_ns;                 /* the last message of it */
     int64_t heartbeat_ns, heartbeat_us; /* 0: none yet */
     int64_t created_us, seen_us;
@@ -164,7 +164,8 @@ struct core {
     VEC(struct run *) reclass; /* waiting runs whose budget changed */
     VEC(struct note) notes;
     VEC(struct ending) ended; /* for the hook; `run` is owned here by then */
-    bool note_runs, note_workers, note_due;
+    bool note_runs, note_workers;
+    bool ledger_moved; /* a reserved run became a running one */
 
     struct { /* for core_status */
         int64_t submitted, started, finished, passes, pass_ns_max, events, orders;
@@ -198,8 +199,9 @@ void run_live_add(struct core *c, struct run *r);
 void run_live_remove(struct core *c, struct run *r);
 void run_request(const struct run *r, char scratch[DEVICES_BYTES], struct place_request *out);
 enum status
-run_event(struct core *c, struct run *r, const char *type, json_t *payload, struct err *e)
-    NODISCARD; /* takes the payload */
+run_event(
+    struct core *c, struct run *r, const char *type, json_t *payload, int64_t time_us,
+    struct err *e) NODISCARD; /* takes the payload */
 /* In a transaction, after run_event: cursor and sequence go into the row. */
 enum status run_seen(struct core *c, struct run *r, struct err *e) NODISCARD;
 struct run_outcome {
@@ -228,6 +230,12 @@ void worker_modes(struct core *c, struct worker *w); /* its cards take the modes
 void order_push(
     struct core *c, struct worker *w, enum order_type type, const struct run *r, int64_t epoch);
 void order_drop(struct worker *w, const char *run_id, enum order_type type);
+
+/* The worker of a session that this caller may speak for; notes the contact. */
+enum status session_find(
+    struct core *c, const struct actor *who, const char *session, struct worker **w, struct err *e)
+    NODISCARD;
+const char *budget_source_text(enum budget_source s);
 
 /* core_pass.c */
 void core_pass(struct core *c);

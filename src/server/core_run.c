@@ -203,7 +203,9 @@ void run_live_remove(struct core *c, struct run *r)
 /* ---- events -------------------------------------------------------------------------------------- */
 
 enum status
-run_event(struct core *c, struct run *r, const char *type, json_t *payload, struct err *e)
+run_event(
+    struct core *c, struct run *r, const char *type, json_t *payload, int64_t time_us,
+    struct err *e)
 {
     run_touch(c, r);
     json_t *capped = payload_capped(payload, c->config.payload_cap_bytes);
@@ -213,7 +215,7 @@ run_event(struct core *c, struct run *r, const char *type, json_t *payload, stru
         &(struct store_event){.cursor = r->now.cursor + 1,
                               .type = type,
                               .payload = text,
-                              .time_us = c->now.wall_us},
+                              .time_us = time_us},
         e);
     if (st == ST_OK)
         r->now.cursor++;
@@ -268,7 +270,7 @@ close_log(struct core *c, struct run *r, const struct run_outcome *o, struct err
         type = EVENT_EXECUTION_STOPPED;
         json_put_str(payload, "reason", run_state_status(o->state));
     }
-    TRY(run_event(c, r, event_name(type), payload, e));
+    TRY(run_event(c, r, event_name(type), payload, c->now.wall_us, e));
     r->now.closed = true;
     return ST_OK;
 }
