@@ -129,11 +129,12 @@ void core_leave(struct core *c)
         struct run *r = ended[i].run;
         if (hooks.ended)
             hooks.ended(
-                hooks.ctx, &(struct core_end){.run_id = r->run_id,
-                                              .status = run_state_status(ended[i].state),
-                                              .cause = cause_code(ended[i].cause),
-                                              .sweep = r->sweep,
-                                              .study = r->study});
+                hooks.ctx, &(struct core_end){
+                               .run_id = r->run_id,
+                               .status = run_state_status(ended[i].state),
+                               .cause = cause_code(ended[i].cause),
+                               .sweep = r->sweep,
+                               .study = r->study});
         mem_free(r->texts);
         mem_free(r->graph_text);
         mem_free(r);
@@ -448,7 +449,7 @@ static void tick_runs(struct core *c)
 static void tick_questions(struct core *c)
 {
     for (size_t i = 0; i < c->questions.n;) {
-        struct question *q = &c->questions.data[i];
+        struct asked *q = &c->questions.data[i];
         if (q->until_ns > c->now.now_ns) {
             i++;
             continue;
@@ -483,8 +484,7 @@ static void tick_prune(struct core *c)
             st = store_run_delete(c->store, old[i].id, &e);
         st = store_end(c->store, st, &e);
         for (size_t i = 0; st == ST_OK && c->hooks.pruned && i < n; i++)
-            c->hooks.pruned(
-                c->hooks.ctx, old[i].run_id, old[i].state == RUN_INTERRUPTED);
+            c->hooks.pruned(c->hooks.ctx, old[i].run_id, old[i].state == RUN_INTERRUPTED);
     }
     if (st != ST_OK)
         log_warn("old runs could not be removed: %s", e.text);
@@ -499,7 +499,8 @@ int64_t core_tick(struct core *c, struct instant now)
     tick_questions(c);
     if (core_wake_ns(c) <= c->now.now_ns)
         core_dirty(c);
-    if ((core_pass_due(c) || c->canvas.n) && c->now.now_ns >= c->retry_ns && c->now.now_ns >= c->pass_ns)
+    if ((core_pass_due(c) || c->canvas.n) && c->now.now_ns >= c->retry_ns &&
+        c->now.now_ns >= c->pass_ns)
         core_pass(c);
     tick_prune(c);
     int64_t next = c->now.now_ns + SECOND_NS;

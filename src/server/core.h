@@ -69,18 +69,19 @@ struct core_config {
     bool loopback_only;           /* bound to 127.0.0.1: other machines cannot join directly */
     bool allow_commands;
     const json_t *devices; /* [device_report] of this server's machine */
-    int64_t (*pass_clock)(void); /* clock_ns, so that passes take half the time at most; NULL: none */
-    uint64_t seed;         /* random; ids of runs and sessions come from it */
+    int64_t (*pass_clock)(
+        void);     /* clock_ns, so that passes take half the time at most; NULL: none */
+    uint64_t seed; /* random; ids of runs and sessions come from it */
 
     /* SNUG_RUN_QUEUE_MAX_CONCURRENT, _GPU, _CPU: placement.h */
     const char *limits;
-    int limit_gpu, limit_cpu; /* 1, 2 */
-    int interactive_max;      /* 2 */
-    int64_t queue_max;        /* SNUG_QUEUE_MAX: 1000000 waiting runs, then 429 */
-    double reserve_s;         /* SNUG_QUEUE_RESERVE_S: 600 */
-    double grace_s;           /* SNUG_WORKER_RESUME_GRACE_S: 300 */
-    double heartbeat_s;       /* 10 */
-    double start_s; /* 60: a start that nobody confirmed is ordered again after it */
+    int limit_gpu, limit_cpu;   /* 1, 2 */
+    int interactive_max;        /* 2 */
+    int64_t queue_max;          /* SNUG_QUEUE_MAX: 1000000 waiting runs, then 429 */
+    double reserve_s;           /* SNUG_QUEUE_RESERVE_S: 600 */
+    double grace_s;             /* SNUG_WORKER_RESUME_GRACE_S: 300 */
+    double heartbeat_s;         /* 10 */
+    double start_s;             /* 60: a start that nobody confirmed is ordered again after it */
     double stop_s;              /* 30: a run that was asked to stop is killed after it */
     int64_t context_bytes;      /* SNUG_EXECUTION_CUDA_CONTEXT_MIB: 768 MiB */
     int64_t payload_cap_bytes;  /* SNUG_RUN_EVENT_PAYLOAD_CAP_BYTES: 131072; <= 0 off */

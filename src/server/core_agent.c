@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-/* ---- workers in memory ------------------------------------------------------------------------------- */
+/* ---- workers in memory
+ * ------------------------------------------------------------------------------- */
 
 struct worker *worker_by_name(const struct core *c, const char *name)
 {
@@ -70,17 +71,18 @@ struct card *worker_card(struct worker *w, const char *device)
 enum status worker_store(struct core *c, struct worker *w, struct err *e)
 {
     char *hello = w->hello ? json_text(w->hello, false) : NULL;
-    struct store_worker row = {.id = w->row,
-                               .name = w->name,
-                               .kind = w->kind,
-                               .pool = w->pool,
-                               .ssh_host = w->ssh_host,
-                               .hello = hello ? hello : "",
-                               .last_refusal = w->last_refusal,
-                               .draining = w->draining,
-                               .disabled = w->disabled,
-                               .created_us = w->created_us,
-                               .seen_us = w->seen_us};
+    struct store_worker row = {
+        .id = w->row,
+        .name = w->name,
+        .kind = w->kind,
+        .pool = w->pool,
+        .ssh_host = w->ssh_host,
+        .hello = hello ? hello : "",
+        .last_refusal = w->last_refusal,
+        .draining = w->draining,
+        .disabled = w->disabled,
+        .created_us = w->created_us,
+        .seen_us = w->seen_us};
     memcpy(row.worker_id, w->worker_id, sizeof row.worker_id);
     enum status st = store_worker_put(c->store, &row, &w->row, e);
     mem_free(hello);
@@ -110,7 +112,8 @@ void worker_devices(struct core *c, struct worker *w, const json_t *devices, boo
     size_t i;
     json_t *one;
     w->cards.n = 0;
-    json_array_foreach ((json_t *)(uintptr_t)devices, i, one) {
+    json_array_foreach((json_t *)(uintptr_t)devices, i, one)
+    {
         struct device_report d;
         struct err ignored;
         char kind[8];
@@ -119,10 +122,11 @@ void worker_devices(struct core *c, struct worker *w, const json_t *devices, boo
             !device_name_split(d.device, kind, &index) || worker_card(w, d.device) ||
             w->cards.n == 128)
             continue;
-        struct card card = {.total_bytes = d.total_bytes > 0 ? d.total_bytes : 0,
-                            .free_bytes = d.free_bytes > 0 ? d.free_bytes : 0,
-                            .context_bytes = d.context_bytes,
-                            .reported_ns = fresh ? c->now.now_ns : 0};
+        struct card card = {
+            .total_bytes = d.total_bytes > 0 ? d.total_bytes : 0,
+            .free_bytes = d.free_bytes > 0 ? d.free_bytes : 0,
+            .context_bytes = d.context_bytes,
+            .reported_ns = fresh ? c->now.now_ns : 0};
         snprintf(card.device, sizeof card.device, "%s", d.device);
         snprintf(card.kind, sizeof card.kind, "%s", kind);
         snprintf(card.uuid, sizeof card.uuid, "%s", d.uuid);
@@ -175,15 +179,16 @@ void worker_lost(struct core *c, struct worker *w)
     core_stale(c);
 }
 
-/* ---- orders -------------------------------------------------------------------------------------------- */
+/* ---- orders
+ * -------------------------------------------------------------------------------------------- */
 
 void order_push(
     struct core *c, struct worker *w, enum order_type type, const struct run *r, int64_t epoch)
 {
     if (!*w->session)
         return; /* it is told when it connects */
-    struct order_item o = {.number = ++w->number, .type = type, .run = r ? r->id : 0,
-                           .epoch = epoch};
+    struct order_item o = {
+        .number = ++w->number, .type = type, .run = r ? r->id : 0, .epoch = epoch};
     if (r)
         memcpy(o.run_id, r->run_id, sizeof o.run_id);
     vec_push(&w->orders, o);
@@ -206,14 +211,14 @@ void order_drop(struct worker *w, const char *run_id, enum order_type type)
     w->orders.n = n;
 }
 
-/* ---- who may connect ----------------------------------------------------------------------------------- */
+/* ---- who may connect
+ * ----------------------------------------------------------------------------------- */
 
-static bool name_is_valid(const char *name)
+bool worker_name_is_valid(const char *name)
 {
     size_t n = strlen(name);
     return n >= 1 && n < NAME_BYTES && !str_eq(name, "any") && *name != '.' && *name != '-' &&
-           strspn(
-               name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
 }
 
 static bool same_machine(const struct core *c, const struct hello *h)
@@ -222,8 +227,8 @@ static bool same_machine(const struct core *c, const struct hello *h)
 }
 
 /* The refusal is kept: in the worker's row where it has one, else in the list (W4). */
-static enum status refuse(
-    struct core *c, const struct hello *h, enum status status, const char *reason, struct err *e)
+static enum status
+refuse(struct core *c, const struct hello *h, enum status status, const char *reason, struct err *e)
 {
     struct worker *w = worker_by_name(c, h->name);
     struct err ignored = {0};
@@ -236,11 +241,12 @@ static enum status refuse(
         } else {
             st = store_refusal_put(
                 c->store,
-                &(struct store_refusal){.name = h->name,
-                                        .version = h->version,
-                                        .hostname = h->hostname,
-                                        .reason = reason,
-                                        .time_us = c->now.wall_us},
+                &(struct store_refusal){
+                    .name = h->name,
+                    .version = h->version,
+                    .hostname = h->hostname,
+                    .reason = reason,
+                    .time_us = c->now.wall_us},
                 &ignored);
         }
         st = store_end(c->store, st, &ignored);
@@ -271,7 +277,7 @@ static enum status find_worker(
     bool own = who->role == ROLE_OWNER;
     if (!own && who->role != ROLE_WORKER)
         return err_set(e, ST_DENIED, "a worker connects with its credential");
-    if (!name_is_valid(h->name))
+    if (!worker_name_is_valid(h->name))
         return err_set(
             e, ST_INVALID, "a worker's name has 1 to 64 of letters, digits, '.', '_', '-'");
     if (str_eq(h->name, "local") && !(own && same_machine(c, h)))
@@ -285,8 +291,8 @@ static enum status find_worker(
     return ST_OK;
 }
 
-static enum status check_instance(
-    struct core *c, const struct hello *h, const struct worker *w, struct err *e)
+static enum status
+check_instance(struct core *c, const struct hello *h, const struct worker *w, struct err *e)
 {
     if (!w)
         return ST_OK;
@@ -302,16 +308,18 @@ static enum status check_instance(
     return refuse(c, h, ST_CONFLICT, reason, e);
 }
 
-/* ---- what it is ---------------------------------------------------------------------------------------------- */
+/* ---- what it is
+ * ---------------------------------------------------------------------------------------------- */
 
 static json_t *missing_from(const json_t *a, const json_t *b)
 {
     json_t *out = json_array(), *one, *other;
     size_t i, k;
-    json_array_foreach ((json_t *)(uintptr_t)a, i, one) {
+    json_array_foreach((json_t *)(uintptr_t)a, i, one)
+    {
         bool found = false;
-        json_array_foreach ((json_t *)(uintptr_t)b, k, other)
-            found = found || json_equal(one, other);
+        json_array_foreach((json_t *)(uintptr_t)b, k, other) found =
+            found || json_equal(one, other);
         if (!found)
             json_array_append(out, one);
     }
@@ -354,25 +362,28 @@ static void take_hello(
     if (!str_eq(w->kind, "ssh"))
         snprintf(
             w->kind, sizeof w->kind, "%s",
-            w->server                   ? "builtin"
-            : w->one_shot               ? "one_shot"
+            w->server                  ? "builtin"
+            : w->one_shot              ? "one_shot"
             : who->role == ROLE_WORKER ? "enrolled"
-                                        : "local");
+                                       : "local");
     w->last_refusal[0] = 0;
     w->seen_us = c->now.wall_us;
     worker_devices(c, w, h->devices, true);
     compare_nodes(c, w, h);
 }
 
-/* ---- adoption -------------------------------------------------------------------------------------------------- */
+/* ---- adoption
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static json_t *verdict(const struct run_report *report, const char *action, int64_t sequence)
 {
     return wire_write(
-        &wire_verdict, &(struct verdict){.run_id = report->run_id,
-                                         .epoch = report->epoch,
-                                         .action = action,
-                                         .sequence = sequence});
+        &wire_verdict, &(struct verdict){
+                           .run_id = report->run_id,
+                           .epoch = report->epoch,
+                           .action = action,
+                           .sequence = sequence});
 }
 
 /* Marks what the agent has (`at` of listed) and says what becomes of it. */
@@ -382,7 +393,8 @@ static enum status judge_runs(
 {
     size_t i;
     json_t *one;
-    json_array_foreach ((json_t *)(uintptr_t)runs, i, one) {
+    json_array_foreach((json_t *)(uintptr_t)runs, i, one)
+    {
         struct run_report report;
         TRY(wire_read(&wire_run_report, one, &report, e));
         struct run *r = run_map_get(&c->runs, report.run_id);
@@ -390,8 +402,8 @@ static enum status judge_runs(
         if (mine)
             listed[r->at] = true;
         json_array_append_new(
-            verdicts, mine ? verdict(&report, "keep", r->now.sequence)
-                           : verdict(&report, "forget", 0));
+            verdicts,
+            mine ? verdict(&report, "keep", r->now.sequence) : verdict(&report, "forget", 0));
     }
     return ST_OK;
 }
@@ -412,14 +424,14 @@ static enum status not_there(struct core *c, struct run *r, struct err *e)
             e);
     return run_finish(
         c, r,
-        &(struct run_outcome){.state = RUN_INTERRUPTED,
-                              .cause = CAUSE_CHILD_LOST,
-                              .error = "its worker came back without it"},
+        &(struct run_outcome){
+            .state = RUN_INTERRUPTED,
+            .cause = CAUSE_CHILD_LOST,
+            .error = "its worker came back without it"},
         e);
 }
 
-static enum status adopt(
-    struct core *c, struct worker *w, const bool *listed, struct err *e)
+static enum status adopt(struct core *c, struct worker *w, const bool *listed, struct err *e)
 {
     for (size_t i = 0; i < c->live.n; i++) {
         struct run *r = c->live.data[i];
@@ -505,13 +517,14 @@ static double lease_s(const struct core *c)
 static json_t *write_welcome(const struct core *c, const struct worker *w, json_t *verdicts)
 {
     return wire_write(
-        &wire_welcome, &(struct welcome){.session = w->session,
-                                         .credential = "",
-                                         .worker_id = w->worker_id,
-                                         .name = w->name,
-                                         .heartbeat_s = c->config.heartbeat_s,
-                                         .lease_s = lease_s(c),
-                                         .runs = verdicts});
+        &wire_welcome, &(struct welcome){
+                           .session = w->session,
+                           .credential = "",
+                           .worker_id = w->worker_id,
+                           .name = w->name,
+                           .heartbeat_s = c->config.heartbeat_s,
+                           .lease_s = lease_s(c),
+                           .runs = verdicts});
 }
 
 enum status core_agent_connect(
@@ -539,7 +552,8 @@ enum status core_agent_connect(
     return st;
 }
 
-/* ---- orders: handed out -------------------------------------------------------------------------------------------- */
+/* ---- orders: handed out
+ * -------------------------------------------------------------------------------------------- */
 
 enum status session_find(
     struct core *c, const struct actor *who, const char *session, struct worker **w, struct err *e)
@@ -547,8 +561,7 @@ enum status session_find(
     *w = worker_by_session(c, session);
     if (!*w)
         return err_set(e, ST_GONE, "the session is not known: connect again");
-    if (who->role != ROLE_OWNER &&
-        !(who->role == ROLE_WORKER && str_eq(who->id, (*w)->credential)))
+    if (who->role != ROLE_OWNER && !(who->role == ROLE_WORKER && str_eq(who->id, (*w)->credential)))
         return err_set(e, ST_DENIED, "the session belongs to another worker");
     (*w)->contact_ns = c->now.now_ns;
     if (!(*w)->connected) { /* it was silent, not gone */
@@ -574,7 +587,8 @@ static void copy_start(struct core *c, struct handout *x, struct run *r)
     x->uuids = json_array();
     size_t i;
     json_t *d;
-    json_array_foreach (x->devices, i, d) {
+    json_array_foreach(x->devices, i, d)
+    {
         const struct card *card = worker_card(r->now.worker, json_string_value(d));
         json_array_append_new(x->uuids, json_string(card ? card->uuid : ""));
     }
@@ -610,27 +624,28 @@ static enum status write_start(struct core *c, const struct handout *x, json_t *
     if (st == ST_OK) {
         command = parse_or_null(row.command);
         options = parse_or_null(row.options);
-        struct start_order s = {.run_id = row.run_id,
-                                .epoch = x->item.epoch,
-                                .kind = row.kind,
-                                .name = row.name,
-                                .owner = row.owner,
-                                .lane = row.lane,
-                                .tab = row.tab,
-                                .graph = graph,
-                                .graph_dir = row.graph_dir,
-                                .graph_key = row.graph_key,
-                                .options = options,
-                                .argv = json_object_get(command, "argv"),
-                                .working_dir = json_get_str(command, "working_dir", ""),
-                                .environment = json_object_get(command, "environment"),
-                                .devices = x->devices,
-                                .uuids = x->uuids,
-                                .budget_bytes = x->now.budget_bytes,
-                                .budget_source = budget_source_text(x->now.source),
-                                .budget_run = x->now.budget_run,
-                                .timeout_s = row.timeout_s,
-                                .resume = row.resume};
+        struct start_order s = {
+            .run_id = row.run_id,
+            .epoch = x->item.epoch,
+            .kind = row.kind,
+            .name = row.name,
+            .owner = row.owner,
+            .lane = row.lane,
+            .tab = row.tab,
+            .graph = graph,
+            .graph_dir = row.graph_dir,
+            .graph_key = row.graph_key,
+            .options = options,
+            .argv = json_object_get(command, "argv"),
+            .working_dir = json_get_str(command, "working_dir", ""),
+            .environment = json_object_get(command, "environment"),
+            .devices = x->devices,
+            .uuids = x->uuids,
+            .budget_bytes = x->now.budget_bytes,
+            .budget_source = budget_source_text(x->now.source),
+            .budget_run = x->now.budget_run,
+            .timeout_s = row.timeout_s,
+            .resume = row.resume};
         *out = wire_write(&wire_start_order, &s);
     }
     json_decref(graph);
@@ -640,7 +655,8 @@ static enum status write_start(struct core *c, const struct handout *x, json_t *
     return st;
 }
 
-static enum status write_orders(struct core *c, struct handout *x, size_t n, json_t *list, struct err *e)
+static enum status
+write_orders(struct core *c, struct handout *x, size_t n, json_t *list, struct err *e)
 {
     for (size_t i = 0; i < n; i++) {
         json_t *body = x[i].item.body;
@@ -648,12 +664,13 @@ static enum status write_orders(struct core *c, struct handout *x, size_t n, jso
             TRY(write_start(c, &x[i], &body, e));
         json_array_append_new(
             list, wire_write(
-                      &wire_order, &(struct order){.number = x[i].item.number,
-                                                   .type = order_name(x[i].item.type),
-                                                   .run_id = x[i].item.run_id,
-                                                   .epoch = x[i].item.epoch,
-                                                   .request = x[i].item.request,
-                                                   .body = body}));
+                      &wire_order, &(struct order){
+                                       .number = x[i].item.number,
+                                       .type = order_name(x[i].item.type),
+                                       .run_id = x[i].item.run_id,
+                                       .epoch = x[i].item.epoch,
+                                       .request = x[i].item.request,
+                                       .body = body}));
         if (body != x[i].item.body)
             json_decref(body);
     }
@@ -661,8 +678,8 @@ static enum status write_orders(struct core *c, struct handout *x, size_t n, jso
 }
 
 /* Takes what is to go out, at most so many at once. */
-static size_t take_orders(
-    struct core *c, struct worker *w, int64_t after, struct handout *out, size_t max)
+static size_t
+take_orders(struct core *c, struct worker *w, int64_t after, struct handout *out, size_t max)
 {
     size_t kept = 0, n = 0;
     for (size_t i = 0; i < w->orders.n; i++) {
@@ -718,8 +735,7 @@ enum status core_agent_orders(
 }
 
 enum status core_agent_leave(
-    struct core *c, const struct actor *who, const char *session, struct instant now,
-    struct err *e)
+    struct core *c, const struct actor *who, const char *session, struct instant now, struct err *e)
 {
     struct worker *w;
     core_enter(c, now);

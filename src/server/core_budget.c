@@ -1,4 +1,5 @@
-/* core_budget.c - memory budgets: declared, measured by an earlier run of the graph, raised (B2-B4).
+/* core_budget.c - memory budgets: declared, measured by an earlier run of the graph, raised
+ * (B2-B4).
  *
  * A budget that a person typed is never changed. A measured one is the peak of the last successful
  * run of the same graph on as many cards, plus 20%; an estimate gives way to a larger one of those,
@@ -60,8 +61,9 @@ enum status budget_at_submission(
     int cards = count_cuda(q);
     bool declared = o->target.memory_bytes > 0;
     row->budget_bytes = o->target.memory_bytes;
-    row->budget_source =
-        !declared ? BUDGET_NONE : o->target.estimate ? BUDGET_ESTIMATE : BUDGET_GIVEN;
+    row->budget_source = !declared            ? BUDGET_NONE
+                         : o->target.estimate ? BUDGET_ESTIMATE
+                                              : BUDGET_GIVEN;
     row->budget_run = "";
     bool ask = cards && *row->graph_key &&
                (row->budget_source == BUDGET_ESTIMATE || (!declared && may_be_shared(c, q)));
@@ -120,8 +122,7 @@ enum status budgets_follow_cards(struct core *c, struct err *e)
     for (size_t i = 0; i < c->waiting.n; i++) {
         struct run *r = c->waiting.data[i];
         struct store_peak peak;
-        if (!r || r->now.budget_bytes || !r->n_cards || !*r->graph_key ||
-            !run_may_be_shared(c, r))
+        if (!r || r->now.budget_bytes || !r->n_cards || !*r->graph_key || !run_may_be_shared(c, r))
             continue;
         TRY(store_peak_get(c->store, r->graph_key, r->n_cards, &peak, e));
         if (peak.bytes > 0)
@@ -130,8 +131,8 @@ enum status budgets_follow_cards(struct core *c, struct err *e)
     return ST_OK;
 }
 
-enum status core_budget_hint(
-    struct core *c, const json_t *graph, int cards, json_t **doc, struct err *e)
+enum status
+core_budget_hint(struct core *c, const json_t *graph, int cards, json_t **doc, struct err *e)
 {
     struct graph_read g;
     struct store_peak peak;

@@ -1,4 +1,5 @@
-/* core_events.c - events as they are stored: payloads within their cap; times as people read them. */
+/* core_events.c - events as they are stored: payloads within their cap; times as people read them.
+ */
 #include "server/core_int.h"
 
 #include <string.h>
@@ -61,7 +62,8 @@ static void cut_texts(json_t *object, int depth)
     void *next;
     if (depth > 8)
         return;
-    json_object_foreach_safe (object, next, key, value) {
+    json_object_foreach_safe(object, next, key, value)
+    {
         if (json_is_string(value) && json_string_length(value) > TEXT_KEPT)
             json_object_set_new(object, key, cut_text(json_string_value(value)));
         else if (json_is_object(value))
@@ -86,8 +88,7 @@ static void elide_outputs(json_t *payload, int64_t cap_bytes)
         }
         if (at == n)
             return;
-        json_array_set_new(
-            outputs, at, elided(json_array_get(outputs, at), largest, cap_bytes));
+        json_array_set_new(outputs, at, elided(json_array_get(outputs, at), largest, cap_bytes));
     }
 }
 

@@ -1,4 +1,5 @@
-/* core_graph.c - graphs as they come in and go out: read, identified (B3), secrets apart, patched. */
+/* core_graph.c - graphs as they come in and go out: read, identified (B3), secrets apart, patched.
+ */
 #include "graph/graph.h"
 #include "server/core_int.h"
 
@@ -8,9 +9,9 @@ static json_t *find_node(json_t *graph, const char *id)
 {
     size_t i;
     json_t *node;
-    json_array_foreach (json_object_get(graph, "nodes"), i, node)
-        if (str_eq(json_get_str(node, "id", NULL), id))
-            return node;
+    json_array_foreach(
+        json_object_get(graph, "nodes"), i,
+        node) if (str_eq(json_get_str(node, "id", NULL), id)) return node;
     return NULL;
 }
 
@@ -20,7 +21,8 @@ enum status graph_patch(json_t *graph, const json_t *patch, struct err *e)
     json_t *params, *value;
     if (!json_is_object(patch))
         return err_set(e, ST_INVALID, "a patch must be an object of nodes");
-    json_object_foreach ((json_t *)(uintptr_t)patch, id, params) {
+    json_object_foreach((json_t *)(uintptr_t)patch, id, params)
+    {
         json_t *node = find_node(graph, id);
         if (!node)
             return err_set(e, ST_INVALID, "the graph has no node \"%s\"", id);
@@ -28,8 +30,7 @@ enum status graph_patch(json_t *graph, const json_t *patch, struct err *e)
         json_t *own = json_object_get(data, "params");
         if (!json_is_object(own))
             json_object_set_new(data, "params", own = json_object());
-        json_object_foreach (params, param, value)
-            json_object_set(own, param, value);
+        json_object_foreach(params, param, value) json_object_set(own, param, value);
     }
     return ST_OK;
 }

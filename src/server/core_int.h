@@ -55,11 +55,12 @@ struct run {
     struct place_class *class; /* while in `waiting` */
     size_t at;                 /* in `waiting`, `canvas` or `live` */
     bool in_live;
-    bool handed;               /* its start went out to the agent */
-    bool closed_unknown;       /* after a restart: now.closed is to be read from the log */
-    /* Deadlines, 0 none: until it is confirmed (canvas: until its worker is there), killed, over. */
+    bool handed;         /* its start went out to the agent */
+    bool closed_unknown; /* after a restart: now.closed is to be read from the log */
+    /* Deadlines, 0 none: until it is confirmed (canvas: until its worker is there), killed, over.
+     */
     int64_t start_ns, kill_ns, limit_ns;
-    struct run *key_next, **key_link;    /* waiting runs of one bucket of `by_key` */
+    struct run *key_next, **key_link; /* waiting runs of one bucket of `by_key` */
     bool touched;
 };
 
@@ -95,7 +96,7 @@ struct worker {
     int64_t number; /* of the last order */
 };
 
-struct question {
+struct asked {
     char request[ID_BYTES];
     struct worker *worker;
     int64_t until_ns;
@@ -143,19 +144,19 @@ struct core {
 
     VEC(struct worker *) workers;
     VEC(struct store_card) modes; /* as stored; texts are owned */
-    VEC(struct question) questions;
+    VEC(struct asked) questions;
 
     struct place *place;
     struct place_limits *limits;
-    bool dirty;         /* a pass is to be made */
-    bool passed;        /* the last pass still holds, but for runs behind `folded` */
-    bool stale;         /* workers or cards changed since the last pass began */
-    int64_t folded;     /* id of the last run that the pass met */
-    int64_t pass_ns;    /* no pass before: the last ones took their time */
-    int64_t retry_ns;   /* no pass before: the last one could not be stored */
-    int64_t due_ns;     /* what core_tick last answered, or hooks.due was told */
-    bool stopped;       /* by core_stop */
-    bool prune;         /* retention has something to do */
+    bool dirty;       /* a pass is to be made */
+    bool passed;      /* the last pass still holds, but for runs behind `folded` */
+    bool stale;       /* workers or cards changed since the last pass began */
+    int64_t folded;   /* id of the last run that the pass met */
+    int64_t pass_ns;  /* no pass before: the last ones took their time */
+    int64_t retry_ns; /* no pass before: the last one could not be stored */
+    int64_t due_ns;   /* what core_tick last answered, or hooks.due was told */
+    bool stopped;     /* by core_stop */
+    bool prune;       /* retention has something to do */
 
     /* Of the transaction that is open, and of the call. */
     VEC(struct undo) undo;
@@ -198,8 +199,7 @@ void run_reclass(struct core *c, struct run *r); /* its budget changed */
 void run_live_add(struct core *c, struct run *r);
 void run_live_remove(struct core *c, struct run *r);
 void run_request(const struct run *r, char scratch[DEVICES_BYTES], struct place_request *out);
-enum status
-run_event(
+enum status run_event(
     struct core *c, struct run *r, const char *type, json_t *payload, int64_t time_us,
     struct err *e) NODISCARD; /* takes the payload */
 /* In a transaction, after run_event: cursor and sequence go into the row. */
@@ -207,7 +207,7 @@ enum status run_seen(struct core *c, struct run *r, struct err *e) NODISCARD;
 struct run_outcome {
     enum run_state state;
     enum cause cause;
-    const char *error; /* "" */
+    const char *error;         /* "" */
     const struct run_end *end; /* of the agent, or NULL */
 };
 enum status
@@ -219,13 +219,14 @@ struct worker *worker_by_name(const struct core *c, const char *name);
 struct worker *worker_by_session(const struct core *c, const char *session);
 struct worker *worker_new(struct core *c, const char *name);
 void worker_free(struct worker *w);
+bool worker_name_is_valid(const char *name);
 struct card *worker_card(struct worker *w, const char *device);
 enum status worker_store(struct core *c, struct worker *w, struct err *e) NODISCARD; /* in a tx */
 /* The devices it says it has. `fresh`: with their memory, as of now. */
 void worker_devices(struct core *c, struct worker *w, const json_t *devices, bool fresh);
 /* At start: what it said of itself in its last life. */
 void worker_remembers(struct core *c, struct worker *w, const char *hello);
-void worker_lost(struct core *c, struct worker *w); /* is out of reach from now on */
+void worker_lost(struct core *c, struct worker *w);  /* is out of reach from now on */
 void worker_modes(struct core *c, struct worker *w); /* its cards take the modes that are stored */
 void order_push(
     struct core *c, struct worker *w, enum order_type type, const struct run *r, int64_t epoch);
@@ -233,8 +234,8 @@ void order_drop(struct worker *w, const char *run_id, enum order_type type);
 
 /* The worker of a session that this caller may speak for; notes the contact. */
 enum status session_find(
-    struct core *c, const struct actor *who, const char *session, struct worker **w, struct err *e)
-    NODISCARD;
+    struct core *c, const struct actor *who, const char *session, struct worker **w,
+    struct err *e) NODISCARD;
 const char *budget_source_text(enum budget_source s);
 
 /* core_pass.c */
@@ -279,6 +280,8 @@ enum status budgets_follow_cards(struct core *c, struct err *e) NODISCARD;
 /* The payload within the cap; a new reference. */
 json_t *payload_capped(json_t *payload, int64_t cap_bytes);
 const char *iso_time(int64_t us, char buf[40]); /* "" for 0 */
+/* A cell of a CSV file; what a spreadsheet would compute is quoted off. */
+void csv_cell(struct str *out, const char *text);
 
 /* core_read.c */
 json_t *devices_json(const char *list); /* "a,b" -> ["a", "b"] */

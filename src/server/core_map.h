@@ -10,7 +10,7 @@ struct run_map {
     size_t n, used, cap; /* entries; with those removed; a power of two */
 };
 void run_map_release(struct run_map *m);
-void run_map_put(struct run_map *m, struct run *r); /* its id is not there yet */
+void run_map_put(struct run_map *m, struct run *r);                   /* its id is not there yet */
 struct run *run_map_get(const struct run_map *m, const char *run_id); /* NULL when absent */
 void run_map_remove(struct run_map *m, struct run *r);
 

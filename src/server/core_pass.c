@@ -10,44 +10,48 @@
 
 #include <string.h>
 
-/* ---- the world ----------------------------------------------------------------------------------- */
+/* ---- the world
+ * ----------------------------------------------------------------------------------- */
 
 static void world_worker(struct arena *a, const struct worker *w, struct place_worker *out)
 {
     struct place_device *devices = ARENA_ARRAY(a, struct place_device, w->cards.n + 1);
     for (size_t i = 0; i < w->cards.n; i++) {
         const struct card *d = &w->cards.data[i];
-        devices[i] = (struct place_device){.name = d->device,
-                                           .kind = d->kind,
-                                           .uuid = d->uuid,
-                                           .total_bytes = d->total_bytes,
-                                           .free_bytes = d->free_bytes,
-                                           .reported_ns = d->reported_ns,
-                                           .shared = d->mode == CARD_SHARED};
+        devices[i] = (struct place_device){
+            .name = d->device,
+            .kind = d->kind,
+            .uuid = d->uuid,
+            .total_bytes = d->total_bytes,
+            .free_bytes = d->free_bytes,
+            .reported_ns = d->reported_ns,
+            .shared = d->mode == CARD_SHARED};
     }
-    *out = (struct place_worker){.name = w->name,
-                                 .pool = w->pool,
-                                 .devices = devices,
-                                 .n_devices = w->cards.n,
-                                 .server = w->server,
-                                 .same_host = w->same_host,
-                                 .connected = w->connected,
-                                 .seen = w->seen,
-                                 .draining = w->draining,
-                                 .disabled = w->disabled,
-                                 .one_shot = w->one_shot,
-                                 .spent = w->spent,
-                                 .can_cap = w->can_cap};
+    *out = (struct place_worker){
+        .name = w->name,
+        .pool = w->pool,
+        .devices = devices,
+        .n_devices = w->cards.n,
+        .server = w->server,
+        .same_host = w->same_host,
+        .connected = w->connected,
+        .seen = w->seen,
+        .draining = w->draining,
+        .disabled = w->disabled,
+        .one_shot = w->one_shot,
+        .spent = w->spent,
+        .can_cap = w->can_cap};
 }
 
 static void world_live(struct arena *a, const struct run *r, struct place_live *out)
 {
-    *out = (struct place_live){.run = r->id,
-                               .run_id = r->run_id,
-                               .worker = r->now.worker->name,
-                               .budget_bytes = r->now.budget_bytes,
-                               .lane = r->interactive ? PLACE_CANVAS : PLACE_QUEUED,
-                               .started = r->now.state != RUN_ASSIGNED};
+    *out = (struct place_live){
+        .run = r->id,
+        .run_id = r->run_id,
+        .worker = r->now.worker->name,
+        .budget_bytes = r->now.budget_bytes,
+        .lane = r->interactive ? PLACE_CANVAS : PLACE_QUEUED,
+        .started = r->now.state != RUN_ASSIGNED};
     char *list = arena_strdup(a, r->now.devices);
     for (char *save, *d = strtok_r(list, ",", &save); d && out->n_devices < PLACE_SET_MAX;
          d = strtok_r(NULL, ",", &save)) {
@@ -65,17 +69,19 @@ static void world_build(struct core *c, struct arena *a, struct place_world *w)
         world_worker(a, c->workers.data[i], &workers[i]);
     for (size_t i = 0; i < c->live.n; i++)
         world_live(a, c->live.data[i], &live[i]);
-    *w = (struct place_world){.workers = workers,
-                              .n_workers = c->workers.n,
-                              .live = live,
-                              .n_live = c->live.n,
-                              .limits = c->limits,
-                              .context_bytes = c->config.context_bytes,
-                              .reserve_ns = (int64_t)(c->config.reserve_s * 1e9),
-                              .now_ns = c->now.now_ns};
+    *w = (struct place_world){
+        .workers = workers,
+        .n_workers = c->workers.n,
+        .live = live,
+        .n_live = c->live.n,
+        .limits = c->limits,
+        .context_bytes = c->config.context_bytes,
+        .reserve_ns = (int64_t)(c->config.reserve_s * 1e9),
+        .now_ns = c->now.now_ns};
 }
 
-/* ---- what was decided ------------------------------------------------------------------------------ */
+/* ---- what was decided
+ * ------------------------------------------------------------------------------ */
 
 struct decision {
     struct run *run;
@@ -87,7 +93,8 @@ struct decisions {
     VEC(struct decision) list;
 };
 
-static void join_devices(const struct worker *w, const struct place_result *p, char *out, size_t cap)
+static void
+join_devices(const struct worker *w, const struct place_result *p, char *out, size_t cap)
 {
     size_t n = 0;
     out[0] = 0;
@@ -133,8 +140,7 @@ static enum status store_assign(struct core *c, const struct decision *d, struct
         r->now.budget_run[0] = 0;
         r->now.raised = false;
     }
-    TRY(store_run_assign(
-        c->store, r->id, r->now.epoch + 1, d->worker->name, d->devices, key, e));
+    TRY(store_run_assign(c->store, r->id, r->now.epoch + 1, d->worker->name, d->devices, key, e));
     r->now.epoch++;
     r->now.sequence = 0;
     r->now.state = RUN_ASSIGNED;
@@ -197,7 +203,8 @@ static bool carry_out(struct core *c, struct decisions *d)
     return st == ST_OK;
 }
 
-/* ---- canvas ------------------------------------------------------------------------------------------ */
+/* ---- canvas
+ * ------------------------------------------------------------------------------------------ */
 
 static bool tab_is_free(const struct core *c, const struct run *r)
 {
@@ -227,7 +234,8 @@ static void canvas_pass(struct core *c, struct decisions *d)
     }
 }
 
-/* ---- the pass ------------------------------------------------------------------------------------------ */
+/* ---- the pass
+ * ------------------------------------------------------------------------------------------ */
 
 static void fold(struct core *c, struct decisions *d, size_t from)
 {

@@ -10,7 +10,8 @@
 
 enum { POSITION_MAX = 1000 };
 
-/* ---- rows ---------------------------------------------------------------------------------------- */
+/* ---- rows
+ * ---------------------------------------------------------------------------------------- */
 
 json_t *devices_json(const char *list)
 {
@@ -43,8 +44,8 @@ static void put_time(json_t *row, const char *key, int64_t us)
     put_text(row, key, iso_time(us, buf));
 }
 
-static json_t *budget_json(
-    int64_t bytes, enum budget_source source, const char *run_id, bool raised)
+static json_t *
+budget_json(int64_t bytes, enum budget_source source, const char *run_id, bool raised)
 {
     if (bytes <= 0)
         return json_null();
@@ -72,8 +73,8 @@ static json_t *stored_row(const struct store_run *r)
         put_document(row, "command", r->command);
     json_put_str(row, "status", run_state_status(r->state));
     json_put_str(
-        row, "state", run_state_ended(r->state) ? run_state_status(r->state)
-                                                : run_state_name(r->state));
+        row, "state",
+        run_state_ended(r->state) ? run_state_status(r->state) : run_state_name(r->state));
     json_put_bool(row, "active", !run_state_ended(r->state));
     put_text(row, "error", r->error);
     put_text(row, "cause", r->cause);
@@ -113,7 +114,8 @@ static json_t *stored_row(const struct store_run *r)
     return row;
 }
 
-/* ---- what memory adds ------------------------------------------------------------------------------ */
+/* ---- what memory adds
+ * ------------------------------------------------------------------------------ */
 
 /* From 1 within its own queue; 0 beyond what is counted. */
 static int queue_position(const struct core *c, const struct run *r)
@@ -122,8 +124,8 @@ static int queue_position(const struct core *c, const struct run *r)
     int n = 1;
     for (size_t i = 0; i < r->at; i++) {
         const struct run *other = c->waiting.data[i];
-        if (!other || (other->class != r->class &&
-                       strcmp(place_class_queue(other->class), queue) != 0))
+        if (!other ||
+            (other->class != r->class && strcmp(place_class_queue(other->class), queue) != 0))
             continue;
         if (++n > POSITION_MAX)
             return 0;
@@ -237,15 +239,15 @@ static enum status read_statuses(const struct core_filter *f, unsigned *states, 
     return ST_OK;
 }
 
-enum status
-core_runs(struct core *c, const struct core_filter *f, json_t **page, struct err *e)
+enum status core_runs(struct core *c, const struct core_filter *f, json_t **page, struct err *e)
 {
-    struct store_run_filter q = {.owner = f->owner,
-                                 .worker = f->worker,
-                                 .sweep = f->sweep,
-                                 .study = f->study,
-                                 .limit = f->limit,
-                                 .offset = f->offset};
+    struct store_run_filter q = {
+        .owner = f->owner,
+        .worker = f->worker,
+        .sweep = f->sweep,
+        .study = f->study,
+        .limit = f->limit,
+        .offset = f->offset};
     struct store_runs list;
     struct arena a;
     TRY(read_statuses(f, &q.states, e));
@@ -275,7 +277,8 @@ core_runs(struct core *c, const struct core_filter *f, json_t **page, struct err
     return st;
 }
 
-/* ---- graph, events, metrics, artifacts ------------------------------------------------------------------ */
+/* ---- graph, events, metrics, artifacts
+ * ------------------------------------------------------------------ */
 
 /* The row's id, and its status: from memory while it lives. */
 static enum status find_run(
@@ -320,8 +323,7 @@ enum status core_graph(struct core *c, const char *run_id, json_t **graph, struc
 }
 
 enum status core_events(
-    struct core *c, const char *run_id, int64_t cursor, int64_t limit, json_t **page,
-    struct err *e)
+    struct core *c, const char *run_id, int64_t cursor, int64_t limit, json_t **page, struct err *e)
 {
     int64_t id;
     const char *status;
@@ -364,8 +366,8 @@ static enum status read_metrics(
     return store_metrics_read(c->store, id, name, a, out, n, e);
 }
 
-enum status core_metrics(
-    struct core *c, const char *run_id, const char *name, json_t **doc, struct err *e)
+enum status
+core_metrics(struct core *c, const char *run_id, const char *name, json_t **doc, struct err *e)
 {
     struct arena a;
     struct store_metric *points;
@@ -437,8 +439,8 @@ enum status core_metrics_csv(
     return st;
 }
 
-enum status core_artifacts(
-    struct core *c, const char *run_id, const char *kind, json_t **doc, struct err *e)
+enum status
+core_artifacts(struct core *c, const char *run_id, const char *kind, json_t **doc, struct err *e)
 {
     int64_t id;
     const char *status;

@@ -1,8 +1,9 @@
 /* core_report.c - reports of agents: events applied once and in order, heartbeats, answers.
  *
  * All events of a report are one transaction. An event is applied when its run is this worker's, in
- * this epoch, and its sequence is the next; what was seen is acknowledged and skipped, what leaves a
- * gap is left for the agent to send again, what is fenced is answered with "forget" (promise-P12).
+ * this epoch, and its sequence is the next; what was seen is acknowledged and skipped, what leaves
+ * a gap is left for the agent to send again, what is fenced is answered with "forget"
+ * (promise-P12).
  */
 #include "base/log.h"
 #include "server/core_int.h"
@@ -10,10 +11,11 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- single events ---------------------------------------------------------------------------------- */
+/* ---- single events
+ * ---------------------------------------------------------------------------------- */
 
-static enum status apply_started(
-    struct core *c, struct run *r, const struct run_event *ev, struct err *e)
+static enum status
+apply_started(struct core *c, struct run *r, const struct run_event *ev, struct err *e)
 {
     const json_t *facts = json_object_get(ev->payload, "facts");
     if (r->now.state == RUN_ASSIGNED) {
@@ -36,8 +38,8 @@ static enum status apply_started(
     return st;
 }
 
-static enum status apply_facts(
-    struct core *c, struct run *r, const struct run_event *ev, struct err *e)
+static enum status
+apply_facts(struct core *c, struct run *r, const struct run_event *ev, struct err *e)
 {
     char *text = json_text(ev->payload, false);
     enum status st = store_run_facts(c->store, r->id, text, e);
@@ -45,24 +47,25 @@ static enum status apply_facts(
     return st;
 }
 
-static enum status apply_points(
-    struct core *c, struct run *r, const struct run_event *ev, struct err *e)
+static enum status
+apply_points(struct core *c, struct run *r, const struct run_event *ev, struct err *e)
 {
     size_t i;
     json_t *point;
-    json_array_foreach (json_object_get(ev->payload, "points"), i, point) {
+    json_array_foreach(json_object_get(ev->payload, "points"), i, point)
+    {
         const json_t *value = json_object_get(point, "value");
         const char *name = json_get_str(point, "name", "");
         if (!*name)
             continue;
         TRY(store_metric_add(
             c->store, r->id, r->now.cursor,
-            &(struct store_metric){.name = name,
-                                   .node_id = json_get_str(point, "node_id", ""),
-                                   .step = json_get_i64(point, "step", 0),
-                                   .value = json_is_number(value) ? json_number_value(value)
-                                                                  : (double)NAN,
-                                   .time_us = ev->time_us},
+            &(struct store_metric){
+                .name = name,
+                .node_id = json_get_str(point, "node_id", ""),
+                .step = json_get_i64(point, "step", 0),
+                .value = json_is_number(value) ? json_number_value(value) : (double)NAN,
+                .time_us = ev->time_us},
             e));
     }
     return ST_OK;
@@ -77,11 +80,12 @@ static enum status apply_artifact(
     char *text = meta && !json_is_null(meta) ? json_text(meta, false) : mem_strdup("{}");
     enum status st = store_artifact_add(
         c->store, r->id,
-        &(struct store_artifact){.kind = json_get_str(payload, "kind", ""),
-                                 .path = json_get_str(payload, "path", ""),
-                                 .meta = text,
-                                 .node_id = json_get_str(payload, "node_id", ""),
-                                 .time_us = ev->time_us},
+        &(struct store_artifact){
+            .kind = json_get_str(payload, "kind", ""),
+            .path = json_get_str(payload, "path", ""),
+            .meta = text,
+            .node_id = json_get_str(payload, "node_id", ""),
+            .time_us = ev->time_us},
         &id, e);
     mem_free(text);
     if (st == ST_OK)
@@ -89,7 +93,8 @@ static enum status apply_artifact(
     return st;
 }
 
-/* ---- ends ---------------------------------------------------------------------------------------------- */
+/* ---- ends
+ * ---------------------------------------------------------------------------------------------- */
 
 /* What a run that somebody stopped may call its end: the stop is why, not what it made of it. */
 static bool is_stop_cause(enum cause c, const struct run_end *end)
@@ -128,7 +133,8 @@ static int64_t cuda_peak(const json_t *peaks, int *cards)
     size_t i;
     json_t *one;
     *cards = 0;
-    json_array_foreach ((json_t *)(uintptr_t)peaks, i, one) {
+    json_array_foreach((json_t *)(uintptr_t)peaks, i, one)
+    {
         if (!str_starts(json_get_str(one, "device", ""), "cuda"))
             continue;
         int64_t bytes = json_get_i64(one, "bytes", 0);
@@ -139,7 +145,8 @@ static int64_t cuda_peak(const json_t *peaks, int *cards)
 }
 
 /* What a successful run measured is what the next one of its graph is judged by (B2). */
-static enum status keep_peak(struct core *c, const struct run *r, const struct run_end *end, struct err *e)
+static enum status
+keep_peak(struct core *c, const struct run *r, const struct run_end *end, struct err *e)
 {
     int cards = 0, own = 0;
     struct store_peak p = {.bytes = cuda_peak(end->peaks, &cards), .time_us = c->now.wall_us};
@@ -168,7 +175,8 @@ apply_ended(struct core *c, struct run *r, const struct run_event *ev, struct er
     return run_finish(c, r, &o, e);
 }
 
-/* ---- one event of a report ------------------------------------------------------------------------------- */
+/* ---- one event of a report
+ * ------------------------------------------------------------------------------- */
 
 static enum status apply_public(
     struct core *c, struct run *r, const struct run_event *ev, enum event_type type, struct err *e)
@@ -192,8 +200,7 @@ static enum status apply_public(
     return ST_OK;
 }
 
-static enum status
-apply(struct core *c, struct run *r, const struct run_event *ev, struct err *e)
+static enum status apply(struct core *c, struct run *r, const struct run_event *ev, struct err *e)
 {
     enum event_type type;
     run_touch(c, r);
@@ -257,7 +264,8 @@ static enum status take_events(
         return ST_OK;
     TRY(tx_begin(c, e));
     enum status st = ST_OK;
-    json_array_foreach ((json_t *)(uintptr_t)events, i, one) {
+    json_array_foreach((json_t *)(uintptr_t)events, i, one)
+    {
         st = take_event(c, w, one, a, e);
         if (st != ST_OK)
             break;
@@ -270,7 +278,8 @@ static enum status take_events(
     return tx_end(c, st, e);
 }
 
-/* ---- heartbeats, answers ------------------------------------------------------------------------------------ */
+/* ---- heartbeats, answers
+ * ------------------------------------------------------------------------------------ */
 
 static bool any_shared(const struct worker *w)
 {
@@ -303,13 +312,14 @@ static void take_answers(struct core *c, struct worker *w, const json_t *answers
 {
     size_t i;
     json_t *one;
-    json_array_foreach ((json_t *)(uintptr_t)answers, i, one) {
+    json_array_foreach((json_t *)(uintptr_t)answers, i, one)
+    {
         struct answer a;
         struct err ignored;
         if (wire_read(&wire_answer, one, &a, &ignored) != ST_OK)
             continue;
         for (size_t k = 0; k < c->questions.n; k++) {
-            struct question *q = &c->questions.data[k];
+            struct asked *q = &c->questions.data[k];
             if (q->answered || q->worker != w || !str_eq(q->request, a.request))
                 continue;
             q->answered = true;
@@ -325,11 +335,10 @@ static json_t *write_reply(const struct applied *a)
 {
     json_t *forget = json_array(), *value;
     const char *run_id;
-    json_object_foreach (a->forget, run_id, value)
+    json_object_foreach(a->forget, run_id, value)
         json_array_append_new(forget, json_string(run_id));
     json_t *reply = wire_write(
-        &wire_report_reply,
-        &(struct report_reply){.sequences = a->sequences, .forget = forget});
+        &wire_report_reply, &(struct report_reply){.sequences = a->sequences, .forget = forget});
     json_decref(forget);
     return reply;
 }
@@ -362,11 +371,13 @@ enum status core_agent_report(
     return st;
 }
 
-/* ---- questions -------------------------------------------------------------------------------------------------- */
+/* ---- questions
+ * --------------------------------------------------------------------------------------------------
+ */
 
 /* The worker that has, or had, the run. */
-static enum status worker_of_run(
-    struct core *c, const char *run_id, struct worker **w, int64_t *epoch, struct err *e)
+static enum status
+worker_of_run(struct core *c, const char *run_id, struct worker **w, int64_t *epoch, struct err *e)
 {
     struct run *r = run_map_get(&c->runs, run_id);
     struct arena a;
@@ -402,7 +413,7 @@ enum status core_ask(
     if (st == ST_OK && c->questions.n >= 1024)
         st = err_set(e, ST_FULL, "too many questions to workers are open");
     if (st == ST_OK) {
-        struct question q = {.worker = w, .until_ns = now.now_ns + 30 * SECOND_NS};
+        struct asked q = {.worker = w, .until_ns = now.now_ns + 30 * SECOND_NS};
         make_id(c, q.request);
         memcpy(request, q.request, ID_BYTES);
         vec_push(&c->questions, q);
@@ -421,7 +432,7 @@ bool core_answer(struct core *c, const char *request, int *status, json_t **body
     bool found = false;
     core_enter_read(c);
     for (size_t i = 0; i < c->questions.n; i++) {
-        struct question *q = &c->questions.data[i];
+        struct asked *q = &c->questions.data[i];
         if (!str_eq(q->request, request) || !q->answered)
             continue;
         *status = q->status;
@@ -453,8 +464,8 @@ json_t *core_caches(struct core *c)
     return out;
 }
 
-enum status core_evict(
-    struct core *c, const char *tab, const json_t *what, struct instant now, struct err *e)
+enum status
+core_evict(struct core *c, const char *tab, const json_t *what, struct instant now, struct err *e)
 {
     enum status st = ST_OK;
     core_enter(c, now);

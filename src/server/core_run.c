@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ------------------------------------------------------------------------------------
+ */
 
 /* Copies a text behind `*at` and moves it on. */
 static const char *pack(char **at, const char *text)
@@ -47,15 +48,16 @@ struct run *run_new(const struct store_run *row)
     r->command = str_eq(row->kind, "command");
     r->interactive = str_eq(row->lane, "interactive");
     r->wait = row->wait;
-    r->now = (struct run_now){.state = row->state,
-                              .epoch = row->epoch,
-                              .sequence = row->sequence,
-                              .cursor = row->last_cursor,
-                              .budget_bytes = row->budget_bytes,
-                              .started_us = row->started_us,
-                              .source = row->budget_source,
-                              .raised = row->budget_raised,
-                              .cancel_asked = row->cancel_asked};
+    r->now = (struct run_now){
+        .state = row->state,
+        .epoch = row->epoch,
+        .sequence = row->sequence,
+        .cursor = row->last_cursor,
+        .budget_bytes = row->budget_bytes,
+        .started_us = row->started_us,
+        .source = row->budget_source,
+        .raised = row->budget_raised,
+        .cancel_asked = row->cancel_asked};
     snprintf(
         r->now.budget_run, sizeof r->now.budget_run, "%s", row->budget_run ? row->budget_run : "");
     snprintf(r->now.devices, sizeof r->now.devices, "%s", row->devices ? row->devices : "");
@@ -70,17 +72,19 @@ void run_free(struct core *c, struct run *r)
     mem_free(r);
 }
 
-/* ---- queue ------------------------------------------------------------------------------------- */
+/* ---- queue -------------------------------------------------------------------------------------
+ */
 
 void run_request(const struct run *r, char scratch[DEVICES_BYTES], struct place_request *out)
 {
-    *out = (struct place_request){.target = *r->pool                 ? PLACE_POOL
-                                            : str_eq(r->target, "any") ? PLACE_ANY
-                                                                       : PLACE_NAMED,
-                                  .worker = r->target,
-                                  .pool = str_eq(r->pool, "*") ? "" : r->pool,
-                                  .budget_bytes = r->now.budget_bytes,
-                                  .raised = r->now.raised};
+    *out = (struct place_request){
+        .target = *r->pool                   ? PLACE_POOL
+                  : str_eq(r->target, "any") ? PLACE_ANY
+                                             : PLACE_NAMED,
+        .worker = r->target,
+        .pool = str_eq(r->pool, "*") ? "" : r->pool,
+        .budget_bytes = r->now.budget_bytes,
+        .raised = r->now.raised};
     snprintf(scratch, DEVICES_BYTES, "%s", r->wanted);
     for (char *save, *d = strtok_r(scratch, ",", &save); d && out->n_devices < PLACE_SET_MAX;
          d = strtok_r(NULL, ",", &save))
@@ -200,10 +204,10 @@ void run_live_remove(struct core *c, struct run *r)
     r->in_live = false;
 }
 
-/* ---- events -------------------------------------------------------------------------------------- */
+/* ---- events
+ * -------------------------------------------------------------------------------------- */
 
-enum status
-run_event(
+enum status run_event(
     struct core *c, struct run *r, const char *type, json_t *payload, int64_t time_us,
     struct err *e)
 {
@@ -212,10 +216,8 @@ run_event(
     char *text = json_text(capped, false);
     enum status st = store_event_add(
         c->store, r->id,
-        &(struct store_event){.cursor = r->now.cursor + 1,
-                              .type = type,
-                              .payload = text,
-                              .time_us = time_us},
+        &(struct store_event){
+            .cursor = r->now.cursor + 1, .type = type, .payload = text, .time_us = time_us},
         e);
     if (st == ST_OK)
         r->now.cursor++;
@@ -275,24 +277,25 @@ close_log(struct core *c, struct run *r, const struct run_outcome *o, struct err
     return ST_OK;
 }
 
-/* ---- ends ------------------------------------------------------------------------------------------ */
+/* ---- ends
+ * ------------------------------------------------------------------------------------------ */
 
 static char *document_text(const json_t *value)
 {
     return value && !json_is_null(value) ? json_text(value, false) : NULL;
 }
 
-enum status
-run_finish(struct core *c, struct run *r, const struct run_outcome *o, struct err *e)
+enum status run_finish(struct core *c, struct run *r, const struct run_outcome *o, struct err *e)
 {
     run_touch(c, r);
     TRY(close_log(c, r, o, e));
     TRY(run_seen(c, r, e));
-    struct store_end end = {.state = o->state,
-                            .cause = cause_code(o->cause),
-                            .error = o->error,
-                            .exit_code = -1,
-                            .time_us = c->now.wall_us};
+    struct store_end end = {
+        .state = o->state,
+        .cause = cause_code(o->cause),
+        .error = o->error,
+        .exit_code = -1,
+        .time_us = c->now.wall_us};
     char *peaks = NULL, *facts = NULL, *detail = NULL, *result = NULL;
     if (o->end) {
         end.exit_code = o->end->exit_code;
@@ -316,9 +319,10 @@ run_finish(struct core *c, struct run *r, const struct run_outcome *o, struct er
 
 enum status run_stop(struct core *c, struct run *r, bool cancelled, struct err *e)
 {
-    struct run_outcome gone = {.state = cancelled ? RUN_CANCELLED : RUN_INTERRUPTED,
-                               .cause = cancelled ? CAUSE_CANCELLED : CAUSE_SERVER_STOPPED,
-                               .error = cancelled ? "" : "the server was stopped"};
+    struct run_outcome gone = {
+        .state = cancelled ? RUN_CANCELLED : RUN_INTERRUPTED,
+        .cause = cancelled ? CAUSE_CANCELLED : CAUSE_SERVER_STOPPED,
+        .error = cancelled ? "" : "the server was stopped"};
     if (r->now.state == RUN_WAITING || (r->now.state == RUN_ASSIGNED && !r->handed))
         return run_finish(c, r, &gone, e);
     run_touch(c, r);

@@ -36,7 +36,8 @@ static void release(struct prepared *p, size_t n)
     mem_free(p);
 }
 
-/* ---- reading, without the lock ---------------------------------------------------------------------- */
+/* ---- reading, without the lock
+ * ---------------------------------------------------------------------- */
 
 enum status core_submission_read(
     const json_t *body, const char *header, struct core_submission *out, struct err *e)
@@ -108,9 +109,11 @@ static enum status check_command(const json_t *command, struct err *e)
         return err_set(e, ST_UNPROCESSABLE, "command must be an object");
     const char *key;
     json_t *value;
-    json_object_foreach ((json_t *)(uintptr_t)command, key, value)
-        if (!str_eq(key, "argv") && !str_eq(key, "working_dir") && !str_eq(key, "environment"))
-            return err_set(e, ST_INVALID, "unknown key of command \"%.64s\"", key);
+    json_object_foreach((json_t *)(uintptr_t)command, key, value) if (
+        !str_eq(key, "argv") && !str_eq(key, "working_dir") &&
+        !str_eq(
+            key,
+            "environment")) return err_set(e, ST_INVALID, "unknown key of command \"%.64s\"", key);
     TRY(check_argv(json_object_get(command, "argv"), e));
     const json_t *dir = json_object_get(command, "working_dir");
     if (dir && !json_is_null(dir) && !json_is_string(dir))
@@ -118,16 +121,15 @@ static enum status check_command(const json_t *command, struct err *e)
     const json_t *environment = json_object_get(command, "environment");
     if (environment && !json_is_null(environment) && !json_is_object(environment))
         return err_set(e, ST_INVALID, "command.environment must be an object of texts");
-    json_object_foreach ((json_t *)(uintptr_t)environment, key, value)
-        if (!variable_name_is_valid(key) || !json_is_string(value))
-            return err_set(
-                e, ST_INVALID, "command.environment must be an object of texts, not \"%.64s\"",
-                key);
+    json_object_foreach((json_t *)(uintptr_t)environment, key, value) if (
+        !variable_name_is_valid(key) ||
+        !json_is_string(
+            value)) return err_set(e, ST_INVALID, "command.environment must be an object of texts, not \"%.64s\"", key);
     return ST_OK;
 }
 
-static enum status read_command(
-    const struct core *c, const struct actor *who, struct prepared *p, struct err *e)
+static enum status
+read_command(const struct core *c, const struct actor *who, struct prepared *p, struct err *e)
 {
     if (!c->config.allow_commands) {
         enum status st = err_set(e, ST_DENIED, "runs of commands are off on this server");
@@ -136,8 +138,9 @@ static enum status read_command(
     }
     if (!who->exec)
         return err_set(
-            e, ST_DENIED, "runs of commands need the owner's token or a key that was made with "
-                          "--exec");
+            e, ST_DENIED,
+            "runs of commands need the owner's token or a key that was made with "
+            "--exec");
     TRY(check_command(p->s->command, e));
     if (p->options.interactive)
         return err_set(e, ST_INVALID, "a command cannot run on the interactive lane");
@@ -188,7 +191,8 @@ static enum status read_all(
     return ST_OK;
 }
 
-/* ---- devices, with the lock ----------------------------------------------------------------------------- */
+/* ---- devices, with the lock
+ * ----------------------------------------------------------------------------- */
 
 static const struct card *find_device(const struct worker *w, const char *device)
 {
@@ -319,38 +323,41 @@ static void resolve_devices(struct core *c, struct prepared *p)
     }
 }
 
-/* ---- judging ---------------------------------------------------------------------------------------------- */
+/* ---- judging
+ * ---------------------------------------------------------------------------------------------- */
 
 static void fill_row(struct core *c, const struct actor *who, struct prepared *p)
 {
     const struct core_submission *s = p->s;
     const struct run_options *o = &p->options;
-    p->row = (struct store_run){.state = RUN_WAITING,
-                                .name = s->name ? s->name : p->graph.name,
-                                .owner = who->name,
-                                .kind = s->command ? "command" : "graph",
-                                .lane = o->interactive ? "interactive" : "queued",
-                                .tab = o->tab,
-                                .options = p->options_text,
-                                .patch = p->patch_text,
-                                .graph_key = p->graph.key,
-                                .graph_dir = o->graph_dir,
-                                .command = p->command_text,
-                                .target = o->target.worker,
-                                .wanted = p->wanted,
-                                .pool = !o->target.pool ? "" : *o->target.pool ? o->target.pool : "*",
-                                .wait = o->target.wait_given ? o->target.wait
-                                                             : str_eq(o->target.worker, "any"),
-                                .resume = o->resume,
-                                .timeout_s = o->timeout_s,
-                                .git_commit = "",
-                                .plugin_pins = "",
-                                .idempotency_key = s->idempotency_key,
-                                .sweep = s->sweep,
-                                .study = s->study,
-                                .variant = s->variant,
-                                .repetition = s->repetition,
-                                .created_us = c->now.wall_us};
+    p->row = (struct store_run){
+        .state = RUN_WAITING,
+        .name = s->name ? s->name : p->graph.name,
+        .owner = who->name,
+        .kind = s->command ? "command" : "graph",
+        .lane = o->interactive ? "interactive" : "queued",
+        .tab = o->tab,
+        .options = p->options_text,
+        .patch = p->patch_text,
+        .graph_key = p->graph.key,
+        .graph_dir = o->graph_dir,
+        .command = p->command_text,
+        .target = o->target.worker,
+        .wanted = p->wanted,
+        .pool = !o->target.pool   ? ""
+                : *o->target.pool ? o->target.pool
+                                  : "*",
+        .wait = o->target.wait_given ? o->target.wait : str_eq(o->target.worker, "any"),
+        .resume = o->resume,
+        .timeout_s = o->timeout_s,
+        .git_commit = "",
+        .plugin_pins = "",
+        .idempotency_key = s->idempotency_key,
+        .sweep = s->sweep,
+        .study = s->study,
+        .variant = s->variant,
+        .repetition = s->repetition,
+        .created_us = c->now.wall_us};
     make_id(c, p->row.run_id);
 }
 
@@ -375,8 +382,7 @@ static enum status check_canvas(struct core *c, const struct prepared *p, struct
     int n = 0, limit = c->config.interactive_max < 1 ? 1 : c->config.interactive_max;
     bool same = false;
     for (size_t i = 0; i < c->live.n + c->canvas.n; i++) {
-        const struct run *r =
-            i < c->live.n ? c->live.data[i] : c->canvas.data[i - c->live.n];
+        const struct run *r = i < c->live.n ? c->live.data[i] : c->canvas.data[i - c->live.n];
         if (!r->interactive)
             continue;
         bool mine = *p->row.tab && str_eq(r->tab, p->row.tab);
@@ -394,8 +400,8 @@ static enum status check_canvas(struct core *c, const struct prepared *p, struct
     return ST_OK;
 }
 
-static enum status check_all(
-    struct core *c, const struct actor *who, struct prepared *p, size_t n, struct err *e)
+static enum status
+check_all(struct core *c, const struct actor *who, struct prepared *p, size_t n, struct err *e)
 {
     if (c->stopped)
         return err_set(e, ST_BUSY, "the server is about to stop");
@@ -416,7 +422,9 @@ static enum status check_all(
     return ST_OK;
 }
 
-/* ---- storing ------------------------------------------------------------------------------------------------ */
+/* ---- storing
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static enum status stop_tab(struct core *c, const char *tab, struct err *e)
 {
@@ -445,10 +453,11 @@ static enum status store_one(struct core *c, struct prepared *all, size_t i, str
     char *text = json_text(p->fallback, false);
     enum status st = store_event_add(
         c->store, p->row.id,
-        &(struct store_event){.cursor = 1,
-                              .type = event_name(EVENT_RUN_WARNING),
-                              .payload = text,
-                              .time_us = c->now.wall_us},
+        &(struct store_event){
+            .cursor = 1,
+            .type = event_name(EVENT_RUN_WARNING),
+            .payload = text,
+            .time_us = c->now.wall_us},
         e);
     mem_free(text);
     TRY(st);
@@ -492,7 +501,8 @@ static enum status store_all(
     return ST_OK;
 }
 
-/* ---- the functions of core.h ----------------------------------------------------------------------------------- */
+/* ---- the functions of core.h
+ * ----------------------------------------------------------------------------------- */
 
 enum status core_submit_all(
     struct core *c, const struct actor *who, const struct core_submission *s, size_t n,
@@ -582,10 +592,11 @@ enum status core_submit(
     return st;
 }
 
-/* ---- cancel, delete ------------------------------------------------------------------------------------------------ */
+/* ---- cancel, delete
+ * ------------------------------------------------------------------------------------------------
+ */
 
-static enum status
-cancel_live(struct core *c, struct run *r, json_t *reply, struct err *e)
+static enum status cancel_live(struct core *c, struct run *r, json_t *reply, struct err *e)
 {
     TRY(tx_begin(c, e));
     TRY(tx_end(c, run_stop(c, r, true, e), e));
@@ -595,8 +606,8 @@ cancel_live(struct core *c, struct run *r, json_t *reply, struct err *e)
     return ST_OK;
 }
 
-static enum status stored_status(
-    struct core *c, const char *run_id, char status[16], int64_t *id, struct err *e)
+static enum status
+stored_status(struct core *c, const char *run_id, char status[16], int64_t *id, struct err *e)
 {
     struct arena a;
     struct store_run row;
@@ -611,8 +622,8 @@ static enum status stored_status(
     return st;
 }
 
-enum status core_cancel(
-    struct core *c, const char *run_id, struct instant now, json_t **reply, struct err *e)
+enum status
+core_cancel(struct core *c, const char *run_id, struct instant now, json_t **reply, struct err *e)
 {
     enum status st;
     char status[16];
@@ -643,8 +654,7 @@ enum status core_delete(struct core *c, const char *run_id, json_t **reply, stru
     core_enter_read(c);
     struct run *r = run_map_get(&c->runs, run_id);
     if (r) {
-        st = err_set(
-            e, ST_CONFLICT, "run is %s: cancel it first", run_state_status(r->now.state));
+        st = err_set(e, ST_CONFLICT, "run is %s: cancel it first", run_state_status(r->now.state));
     } else {
         st = stored_status(c, run_id, status, &id, e);
         if (st == ST_OK && (st = store_begin(c->store, e)) == ST_OK)
@@ -660,8 +670,7 @@ enum status core_delete(struct core *c, const char *run_id, json_t **reply, stru
     return ST_OK;
 }
 
-enum status
-core_run_status(struct core *c, const char *run_id, char status[16], struct err *e)
+enum status core_run_status(struct core *c, const char *run_id, char status[16], struct err *e)
 {
     core_enter_read(c);
     struct run *r = run_map_get(&c->runs, run_id);
