@@ -13,6 +13,7 @@ set(TESTS
     http_test.c
     store_test.c store_fault_test.c fault_vfs.c
     catalog_test.c
+    core_test.c core_test_support.c
     ws_test.c)
 set(FUZZ
     ws_fuzz.c)
