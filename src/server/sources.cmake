@@ -5,7 +5,7 @@ set(SOURCES
     secret.c auth.c config.c route_health.c server.c server_builtin.c
     placement.c placement_fit.c placement_judge.c placement_limits.c placement_text.c placement_world.c
     store.c store_sql.c store_schema.c store_runs.c store_logs.c store_workers.c
-    catalog.c catalog_presets.c route_catalog.c route_outputs.c
+    catalog.c catalog_presets.c function.c route_catalog.c route_graph_run.c route_outputs.c
     core.c core_agent.c core_budget.c core_events.c core_graph.c core_map.c core_options.c core_pass.c
     core_read.c core_report.c core_run.c core_submit.c core_workers.c
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
@@ -13,6 +13,7 @@ set(TESTS
     http_test.c
     store_test.c store_fault_test.c fault_vfs.c
     catalog_test.c
+    function_test.c
     core_test.c core_test_support.c
     ws_test.c)
 set(FUZZ
