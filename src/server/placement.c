@@ -352,7 +352,8 @@ static bool cards_unclaimed(const struct queue *q, const struct candidate *c)
     return true;
 }
 
-/* R19: the card of the first run that waits for memory; of several the one with most room. */
+/* R19: the card of the first run that waits for memory; of several one where it fits when idle
+ * canvas children leave, else the one with most room. */
 static const struct candidate *
 claim_choose(const struct place *p, const struct queue *q, int64_t budget_bytes, int64_t run)
 {
@@ -363,7 +364,7 @@ claim_choose(const struct place *p, const struct queue *q, int64_t budget_bytes,
         enum fit f = candidate_fit(p, q, c, budget_bytes, run, NULL);
         if (!fit_is_memory(f) || !cards_unclaimed(q, c))
             continue;
-        int64_t room = candidate_room(q, c);
+        int64_t room = f == FIT_EVICT ? INT64_MAX : candidate_room(q, c);
         if (best && room <= most)
             continue;
         best = c;
@@ -480,7 +481,7 @@ run_waits(struct place *p, struct place_class *c, enum fit f, int64_t run, const
     c->blocked = p->pass;
     if (!q->waiting.run)
         name_set(&q->waiting, run, run_id);
-    if (fit_is_memory(f) && !q->memory_seen)
+    if (budget > 0 && fit_is_room(f) && !q->memory_seen)
         memory_waits(p, q, budget, run, run_id);
     if (q->n > 1 && !q->head_seen)
         set_waits(p, q, budget, run, run_id);

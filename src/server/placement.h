@@ -13,24 +13,31 @@
  * Reasons are made when they are asked for (place_reason), from the last pass.
  *
  * RULES (numbers of requirements.md)
- *   Card      Devices of several workers with one UUID are one card, with one count of runs and one
- *             ledger (R9). A device without UUID is a card of its own.
- *   Slots     An exclusive card takes `limit` queued runs: the smallest limit of the connected
- *             workers that offer it; canvas runs are not counted (R1, R7, R8, R9).
- *   Memory    A card is shared when every connected worker that offers it has it so. A run fits
- *             there when budget + context <= min(free - reserved, total - reserved - running), and
- *             when no run without budget is on it (B5, B8). A limit counts there only when it was
- *             set for that card (B12).
- *   Sets      A set takes all its cards at once. At the head of its queue (no earlier run that
- *             could start there but for room wants one of its cards) it keeps those that are free
- *             (R7). Of the workers that could take a set under `any`, the one with most of its
- *             cards free keeps them.
- *   Any       By name the first connected worker, neither draining nor disabled, that has room, its
- *             devices in its own order; this server last (R5). One-shot workers only for their
- * pool. Pass by   The first run that waits for memory, in its queue and on its card, lets later
- * ones pass for reserve_ns; then its card takes nothing new until it fits (R19). Under `any` its
- * card is the one with most room. Order     Otherwise strictly by submission within a queue key,
- * and no queue blocks another.
+ *
+ *   Card: devices of several workers with one UUID are one card, with one count of runs and one
+ *   ledger (R9). A device without UUID is a card of its own.
+ *
+ *   Slots: an exclusive card takes `limit` queued runs: the smallest limit of the connected workers
+ *   that offer it; canvas runs are not counted (R1, R7, R8, R9).
+ *
+ *   Memory: a card is shared when every connected worker that offers it has it so. A run fits there
+ *   when budget + context <= min(free - reserved, total - reserved - running), and when no run
+ *   without budget is on it (B5, B8). A limit counts there only when it was set for that card
+ *   (B12).
+ *
+ *   Sets: a set takes all its cards at once. At the head of its queue (no earlier run that could
+ *   start there but for room wants one of its cards) it keeps those that are free (R7). Of the
+ *   workers that could take a set under `any`, the one with most of its cards free keeps them.
+ *
+ *   Any: by name the first connected worker, neither draining nor disabled, that has room, its
+ *   devices in its own order; this server last (R5). One-shot workers only for their pool.
+ *
+ *   Passing by: the first run with a budget in its queue, when it waits for memory and is the first
+ *   that does on its card, lets later ones pass for reserve_ns; then its card takes nothing new
+ * until it fits (R19). Under `any` its card is one where it fits when idle canvas children leave,
+ * else the one with most room.
+ *
+ *   Order: otherwise strictly by submission within a queue key, and no queue blocks another.
  *
  * Bytes are int64_t and may be anything: what is negative counts as 0, sums saturate.
  * Not for several threads at once: the core's lock protects it.

@@ -129,7 +129,7 @@ struct queue {
     bool any_shared;         /* some candidate has a shared card */
     struct run_name waiting; /* the first that waits */
     bool head_seen;          /* a set has been at the head */
-    bool memory_seen;        /* a run that waits for memory has been at the head */
+    bool memory_seen;        /* a run with a budget that lacks room has been met */
     bool blocked_plain;      /* no room for runs without budget */
     int64_t room_bound;      /* no room for larger budgets; INT64_MAX unknown */
 };

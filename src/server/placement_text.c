@@ -48,12 +48,14 @@ static size_t text_holders(struct str *out, const struct card *c, bool queued_on
 
 enum rounding { NEAREST, UP, DOWN };
 
-/* Bytes as thousandths or tenths of a GiB. */
+/* Bytes as thousandths or tenths of a GiB; of two that are as near the even one, as printf does. */
 static int64_t in_gib(int64_t bytes, int64_t parts, enum rounding how)
 {
     const int64_t gib = (int64_t)1 << 30;
-    int64_t add = how == UP ? gib - 1 : how == NEAREST ? gib / 2 : 0;
-    return bytes / gib * parts + (bytes % gib * parts + add) / gib;
+    int64_t n = bytes / gib * parts + bytes % gib * parts / gib;
+    int64_t rest = bytes % gib * parts % gib;
+    bool up = how == UP ? rest > 0 : rest > gib / 2 || (rest == gib / 2 && n % 2 == 1);
+    return n + (how != DOWN && up);
 }
 
 static void text_gib(struct str *out, int64_t n, int64_t parts)

@@ -165,8 +165,9 @@ static void device_limit(struct device *d, const struct place_limits *l)
         d->own_explicit = true;
         return;
     }
-    const struct device *s = d->worker->same_host ? server_device(d->card) : NULL;
-    d->inherits = s && s != d && limits_find(l, "local", s->name, &d->own_limit);
+    bool beside = d->worker->same_host && !d->worker->server;
+    const struct device *s = beside ? server_device(d->card) : NULL;
+    d->inherits = s && limits_find(l, "local", s->name, &d->own_limit);
     d->own_explicit = d->inherits;
     if (!d->inherits)
         d->own_limit = limits_default(l, d->kind);

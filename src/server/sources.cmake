@@ -11,6 +11,8 @@ set(SOURCES
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
 set(TESTS
     http_test.c
+    placement_test.c placement_memory_test.c placement_random_test.c
+    ../../tests/sim/reference.c ../../tests/sim/scene.c
     store_test.c store_fault_test.c fault_vfs.c
     catalog_test.c
     function_test.c
