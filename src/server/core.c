@@ -259,7 +259,7 @@ static enum status load_workers(struct core *c, struct err *e)
 static enum status load_run(void *ctx, const struct store_run *row, struct err *e)
 {
     struct core *c = ctx;
-    struct run *r = run_new(row);
+    struct run *r = core_run_new(row);
     run_map_put(&c->runs, r);
     (void)e;
     if (row->state == RUN_WAITING) {
@@ -333,11 +333,11 @@ void core_close(struct core *c)
         return;
     for (size_t i = 0; i < c->waiting.n; i++)
         if (c->waiting.data[i])
-            run_free(c, c->waiting.data[i]);
+            core_run_free(c, c->waiting.data[i]);
     for (size_t i = 0; i < c->canvas.n; i++)
-        run_free(c, c->canvas.data[i]);
+        core_run_free(c, c->canvas.data[i]);
     for (size_t i = 0; i < c->live.n; i++)
-        run_free(c, c->live.data[i]);
+        core_run_free(c, c->live.data[i]);
     for (size_t i = 0; i < c->workers.n; i++)
         worker_free(c->workers.data[i]);
     for (size_t i = 0; i < c->modes.n; i++)

@@ -191,15 +191,15 @@ void run_touch(struct core *c, struct run *r); /* before r->now changes in a tra
 void order_later(struct core *c, enum order_type type, const struct run *r);
 
 /* core_run.c: moves of a run, in a transaction, and its events */
-struct run *run_new(const struct store_run *row);
-void run_free(struct core *c, struct run *r);
+struct run *core_run_new(const struct store_run *row);
+void core_run_free(struct core *c, struct run *r);
 void run_enqueue(struct core *c, struct run *r); /* RUN_WAITING: into the queue, with its class */
 void run_dequeue(struct core *c, struct run *r);
 void run_reclass(struct core *c, struct run *r); /* its budget changed */
 void run_live_add(struct core *c, struct run *r);
 void run_live_remove(struct core *c, struct run *r);
 void run_request(const struct run *r, char scratch[DEVICES_BYTES], struct place_request *out);
-enum status run_event(
+enum status core_run_event(
     struct core *c, struct run *r, const char *type, json_t *payload, int64_t time_us,
     struct err *e) NODISCARD; /* takes the payload */
 /* In a transaction, after run_event: cursor and sequence go into the row. */

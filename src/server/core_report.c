@@ -191,7 +191,7 @@ static enum status apply_public(
         json_decref(payload);
         return st;
     }
-    TRY(run_event(c, r, event_name(type), payload, ev->time_us, e));
+    TRY(core_run_event(c, r, event_name(type), payload, ev->time_us, e));
     if (type == EVENT_METRIC)
         TRY(apply_points(c, r, ev, e));
     if (type == EVENT_EXECUTION_COMPLETE || type == EVENT_EXECUTION_ERROR ||

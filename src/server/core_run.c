@@ -24,7 +24,7 @@ static int count_cards(const char *wanted)
     return n;
 }
 
-struct run *run_new(const struct store_run *row)
+struct run *core_run_new(const struct store_run *row)
 {
     struct run *r = mem_alloc(sizeof *r);
     const char *const texts[] = {row->owner,  row->tab,    row->graph_key,
@@ -64,7 +64,7 @@ struct run *run_new(const struct store_run *row)
     return r;
 }
 
-void run_free(struct core *c, struct run *r)
+void core_run_free(struct core *c, struct run *r)
 {
     place_class_give(c->place, r->class);
     mem_free(r->texts);
@@ -207,7 +207,7 @@ void run_live_remove(struct core *c, struct run *r)
 /* ---- events
  * -------------------------------------------------------------------------------------- */
 
-enum status run_event(
+enum status core_run_event(
     struct core *c, struct run *r, const char *type, json_t *payload, int64_t time_us,
     struct err *e)
 {
@@ -272,7 +272,7 @@ close_log(struct core *c, struct run *r, const struct run_outcome *o, struct err
         type = EVENT_EXECUTION_STOPPED;
         json_put_str(payload, "reason", run_state_status(o->state));
     }
-    TRY(run_event(c, r, event_name(type), payload, c->now.wall_us, e));
+    TRY(core_run_event(c, r, event_name(type), payload, c->now.wall_us, e));
     r->now.closed = true;
     return ST_OK;
 }

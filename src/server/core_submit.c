@@ -467,7 +467,7 @@ static enum status store_one(struct core *c, struct prepared *all, size_t i, str
 
 static void into_memory(struct core *c, struct prepared *p)
 {
-    struct run *r = run_new(&p->row);
+    struct run *r = core_run_new(&p->row);
     r->graph_text = p->graph.secret_text;
     p->graph.secret_text = NULL;
     if (r->interactive) {
