@@ -68,7 +68,7 @@ TEST(args_other_line, "what follows -- is another program's line, to the letter"
     args_release(&a);
 }
 
-TEST(args_secrets, "H5: a key given on the command line does not stay where ps shows it")
+TEST(args_secrets, "H2: a key given on the command line does not stay where ps shows it")
 {
     char snug[] = "snug", runs[] = "runs", key[] = "--key", line[] = "snk_secret";
     char *argv[] = {snug, runs, key, line, NULL};
