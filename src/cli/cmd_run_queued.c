@@ -136,10 +136,12 @@ static void on_wait(struct follow *f, const json_t *row)
 }
 
 /* What a run of a server adds to the document of a run. */
-static json_t *document_of(const json_t *row, json_t *result)
+static json_t *document_of(const json_t *row, const json_t *result)
 {
     static const char *const keys[] = {"worker", "devices", "queue_key", "budget", "peaks"};
-    json_t *d = json_is_object(result) ? json_copy(result) : json_object();
+    json_t *d = json_object();
+    if (json_is_object(result))
+        (void)json_object_update(d, (json_t *)(uintptr_t)result);
     (void)json_object_del(d, "schema");
     (void)json_object_del(d, "status");
     (void)json_object_del(d, "error");
@@ -191,14 +193,6 @@ static void show_result(const struct args *a, const json_t *row, const json_t *r
     str_release(&out);
 }
 
-static json_t *read_result(struct follow *f)
-{
-    struct client_path p = client_path("/api/runs/%s/result", f->run_id);
-    json_t *result;
-    struct err e;
-    return client_get(f->client, p.text, 0, &result, &e) == ST_OK ? result : NULL;
-}
-
 /* Ctrl-C: the run goes on. */
 static void leave(struct follow *f, struct err *e)
 {
@@ -210,7 +204,7 @@ static void leave(struct follow *f, struct err *e)
 
 static int follow_to_end(const struct args *a, struct follow *f, struct err *e)
 {
-    json_t *row = NULL, *result = NULL, *d;
+    json_t *row = NULL, *d;
     enum status st = follow_run(f, &row, e);
     live_end(f->live);
     if (st == ST_INTERRUPTED) {
@@ -219,14 +213,13 @@ static int follow_to_end(const struct args *a, struct follow *f, struct err *e)
     } else if (st != ST_OK) {
         d = json_pack("{s:s}", "run_id", f->run_id);
     } else {
-        result = read_result(f);
+        const json_t *result = json_object_get(row, "result");
         st = error_of(result, run_end_status(row, e), e);
         if (!a->json && st == ST_OK)
             show_result(a, row, result);
         d = document_of(row, result);
     }
     int rc = answer_end(a->json, st, e, d);
-    json_decref(result);
     json_decref(row);
     return rc;
 }

@@ -3,86 +3,16 @@
 #include "cli/commands.h"
 #include "cli/events.h"
 #include "cli/remote.h"
+#include "cli/run_rows.h"
 
 #include "base/env.h"
 
 #include <signal.h>
 #include <string.h>
 
-enum { LIMIT_DEFAULT = 50, NAME_MOST = 28, REASON_MOST = 60, EVENTS_PAGE = 500 };
+enum { LIMIT_DEFAULT = 50, EVENTS_PAGE = 500 };
 
 /* ---- list ---- */
-
-static void add_devices(struct str *rows, const json_t *row)
-{
-    const json_t *devices = json_object_get(row, "devices");
-    const char *worker = json_get_str(row, "worker", NULL);
-    size_t i;
-    json_t *d;
-    if (!worker && json_array_size(devices) == 0) {
-        str_add(rows, json_get_str(row, "queue_key", "-"));
-        return;
-    }
-    str_add(rows, worker ? worker : "-");
-    json_array_foreach(devices, i, d)
-        str_printf(rows, "%s%s", i ? "," : " ", json_is_string(d) ? json_string_value(d) : "?");
-}
-
-/* "6.0 (est.)", with where it came from (R18). */
-static void add_budget(struct str *rows, const json_t *row)
-{
-    const json_t *budget = json_object_get(row, "budget");
-    const char *source = json_get_str(budget, "source", "");
-    if (!json_is_object(budget)) {
-        str_add(rows, "-");
-        return;
-    }
-    str_printf(rows, "%.1f GiB", json_get_f64(budget, "gib", 0));
-    if (strcmp(source, "estimate") == 0)
-        str_add(rows, " (est.)");
-    else if (strcmp(source, "measured") == 0)
-        str_printf(rows, " (measured, %.8s)", json_get_str(budget, "run_id", "?"));
-    if (json_get_bool(budget, "raised", false))
-        str_add(rows, " raised");
-}
-
-static void add_time(struct str *rows, const json_t *row)
-{
-    const char *started = json_get_str(row, "started_at", NULL);
-    const char *finished = json_get_str(row, "finished_at", NULL);
-    double s = started && finished ? seconds_between(started, finished)
-               : started           ? seconds_since(started)
-               : finished          ? -1
-                                   : seconds_since(json_get_str(row, "created_at", NULL));
-    if (s >= 0)
-        duration_add(rows, s);
-    else
-        str_add(rows, "-");
-}
-
-static void add_row(struct str *rows, const json_t *row)
-{
-    char id[9];
-    const char *status = json_get_str(row, "status", "?");
-    int64_t place = json_get_i64(row, "queue_position", 0);
-    str_printf(rows, "%s\t", short_id(json_get_str(row, "id", ""), id));
-    cell_add(rows, json_get_str(row, "name", "-"), NAME_MOST);
-    str_printf(rows, "\t%s", status);
-    if (place > 0)
-        str_printf(rows, " #%lld", (long long)place);
-    str_add(rows, "\t");
-    add_devices(rows, row);
-    str_add(rows, "\t");
-    add_budget(rows, row);
-    str_add(rows, "\t");
-    add_time(rows, row);
-    str_add(rows, "\t");
-    cell_add(rows, json_get_str(row, "owner", "-"), NAME_MOST);
-    str_add(rows, "\t");
-    const char *why = json_get_str(row, strcmp(status, "queued") == 0 ? "reason" : "error", "");
-    cell_add(rows, why ? why : "", REASON_MOST);
-    str_add(rows, "\n");
-}
 
 static enum status
 list_runs(const struct args *a, struct client *c, json_t *d, struct str *out, struct err *e)
@@ -98,8 +28,8 @@ list_runs(const struct args *a, struct client *c, json_t *d, struct str *out, st
     client_query_i64(&p, "limit", limit->given ? limit->number : LIMIT_DEFAULT);
     TRY(client_get(c, p.text, 0, &page, e));
     str_init(&rows);
-    str_add(&rows, "ID\tNAME\tSTATUS\tWHERE\tBUDGET\tTIME\tOWNER\tWHY\n");
-    json_array_foreach(json_object_get(page, "runs"), i, row) add_row(&rows, row);
+    run_rows_head(&rows);
+    json_array_foreach(json_object_get(page, "runs"), i, row) run_row(&rows, row);
     if (json_array_size(json_object_get(page, "runs")) == 0)
         str_add(out, "no runs\n");
     else
@@ -173,10 +103,10 @@ static void run_text(const json_t *row, struct str *out)
         add_line(&rows, texts[i][0], json_get_str(row, texts[i][1], NULL));
     if (json_get_i64(row, "queue_position", 0) > 0)
         str_printf(&rows, "place\t%lld\n", (long long)json_get_i64(row, "queue_position", 0));
-    add_devices(&cell, row);
+    run_where(&cell, row);
     add_line(&rows, "where", cell.data);
     str_clear(&cell);
-    add_budget(&cell, row);
+    run_budget(&cell, row);
     add_line(&rows, "budget", cell.data);
     add_peaks(&rows, row);
     add_json(&rows, "options", json_object_get(row, "options"));

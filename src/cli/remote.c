@@ -5,10 +5,11 @@
 #include "base/env.h"
 #include "cli/answer.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { PAGE = 500, CANDIDATES = 8 };
+enum { PAGE = 500, CANDIDATES = 8, WORDS_MAX = 32 };
 
 enum status remote_open(const struct args *a, struct client **out, struct err *e)
 {
@@ -18,15 +19,6 @@ enum status remote_open(const struct args *a, struct client **out, struct err *e
         .ca = a->option[OPTION_CA].text,
     };
     return client_open(&o, out, e);
-}
-
-enum status remote_argument(const struct args *a, int i, const char *what, struct err *e)
-{
-    if (i < a->n_arguments)
-        return ST_OK;
-    return err_set(
-        e, ST_USAGE, "`snug %s %s` needs %s", a->command->name,
-        a->n_arguments ? a->argument[0] : "", what);
 }
 
 /* ---- ids ---- */
@@ -114,32 +106,34 @@ enum status remote_id_of(
 
 /* ---- words ---- */
 
+/* Whether as many arguments follow the word as it wants. */
+static enum status check_count(const struct args *a, const struct remote_word *w, struct err *e)
+{
+    int given = a->n_arguments - 1, most = abs(w->arguments);
+    int least = w->arguments > 0 ? w->arguments : 0;
+    const char *command = a->command->name;
+    if (given > most)
+        return err_set(
+            e, ST_USAGE, "`snug %s %s` takes %s; \"%s\" is too much", command, w->word,
+            most ? w->what : "nothing more", a->argument[most + 1]);
+    if (given < least)
+        return err_set(e, ST_USAGE, "`snug %s %s` needs %s", command, w->word, w->what);
+    return ST_OK;
+}
+
 static enum status find_word(
     const struct args *a, const struct remote_word *words, size_t n, const struct remote_word **out,
     struct err *e)
 {
-    const char *names[32], *near;
-    const char *given = a->n_arguments ? a->argument[0] : NULL;
-    ASSERT(n <= 32);
-    *out = &words[0];
+    const char *names[WORDS_MAX], *near;
+    const char *given = a->n_arguments ? a->argument[0] : words[0].word;
+    ASSERT(n <= WORDS_MAX);
     for (size_t i = 0; i < n; i++) {
         names[i] = words[i].word;
-        if (given && strcmp(given, words[i].word) == 0) {
-            *out = &words[i];
-            if (a->n_arguments - 1 > words[i].arguments)
-                return err_set(
-                    e, ST_USAGE, "`snug %s %s` takes %s; \"%s\" is too much", a->command->name,
-                    given, words[i].arguments ? words[i].what : "nothing more",
-                    a->argument[words[i].arguments + 1]);
-            return a->n_arguments - 1 < words[i].arguments
-                       ? err_set(
-                             e, ST_USAGE, "`snug %s %s` needs %s", a->command->name, given,
-                             words[i].what)
-                       : ST_OK;
-        }
+        *out = &words[i];
+        if (strcmp(given, words[i].word) == 0)
+            return a->n_arguments ? check_count(a, &words[i], e) : ST_OK;
     }
-    if (!given)
-        return ST_OK;
     (void)err_set(e, ST_USAGE, "`snug %s` has no word \"%s\"", a->command->name, given);
     near = str_nearest(given, names, n);
     err_hint(

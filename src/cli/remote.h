@@ -18,13 +18,10 @@ enum status remote_id_of(
     struct client *c, const char *path, const char *key, const char *what, const char *given,
     char id[65], struct err *e) NODISCARD;
 
-/* The argument after the command's word, or ST_USAGE that says `what` is missing ("ID"). */
-enum status remote_argument(const struct args *a, int i, const char *what, struct err *e) NODISCARD;
-
 /* A command's words: `snug runs show`. The first row is what no word means. */
 struct remote_word {
     const char *word;
-    int arguments;    /* that it needs after it; more than the command's rows allow is wrong use */
+    int arguments;    /* that it needs after it; -1: one that may be left out */
     const char *what; /* how they are called: "ID", "WORKER CARD" */
     enum status (*run)(
         const struct args *a, struct client *c, json_t *d, struct str *out, struct err *e);

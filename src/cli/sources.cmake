@@ -1,2 +1,2 @@
-set(SOURCES args.c answer.c bill.c live.c profile.c commands.c cmd_run.c cmd_plan.c cmd_plan_problem.c cmd_fit.c cmd_validate.c cmd_nodes.c cmd_devices.c cmd_estimate.c cmd_tokenizer.c cmd_doctor.c cmd_replay.c remote.c follow.c events.c queued.c cmd_run_queued.c cmd_runs.c cmd_completions.c variation.c)
+set(SOURCES args.c answer.c bill.c live.c profile.c commands.c cmd_run.c cmd_plan.c cmd_plan_problem.c cmd_fit.c cmd_validate.c cmd_nodes.c cmd_devices.c cmd_estimate.c cmd_tokenizer.c cmd_doctor.c cmd_replay.c remote.c follow.c events.c queued.c cmd_run_queued.c cmd_runs.c cmd_completions.c variation.c run_rows.c worker_text.c cmd_workers.c cmd_keys.c variants.c cmd_sweep.c cmd_status.c server_process.c cmd_start.c cmd_stop.c)
 set(TESTS args_test.c variation_test.c)
