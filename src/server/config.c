@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const struct setting settings[] = {
 #define TEXT(name, fallback, about)                                                                \
@@ -123,8 +124,29 @@ static void place(char **dir, const char *home, const char *name)
     *dir = mem_strdup(path_join(home, name, path, sizeof path));
 }
 
+/* Where the examples lie: installed, or in the folder that the program was built from. */
+static void find_examples(struct server_config *c)
+{
+    static const char *const places[] = {"../share/snug/examples", "../examples", "../../examples"};
+    char self[1024], dir[1024], path[2048];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (c->examples_dir[0] || n <= 0)
+        return;
+    self[n] = '\0';
+    (void)path_dir(self, dir, sizeof dir);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        (void)snprintf(path, sizeof path, "%s%s", dir, places[i]);
+        if (dir_exists(path)) {
+            mem_free(c->examples_dir);
+            c->examples_dir = mem_strdup(path);
+            return;
+        }
+    }
+}
+
 static void places(struct server_config *c)
 {
+    find_examples(c);
     place(&c->db_path, c->home, "snug.db");
     place(&c->graphs_dir, c->home, "graphs");
     place(&c->models_dir, c->home, "models");

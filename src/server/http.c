@@ -1,9 +1,9 @@
 /* http.c - sockets: libmicrohttpd drives exchanges, parks who waits, streams, hands sockets over.
  *
- * THREADS  Two door threads (epoll) read, write and call routes that only look (GET). Everything
- * else runs on a few job threads, so that a commit or a large body never stands before somebody
- * else's events; its connection is parked meanwhile. One watching thread (http_wake.c) ends waits
- * that are over and connections that trickle.
+ * THREADS  Two door threads (epoll) read, write and pull streams. Routes run on a few job threads,
+ * so that a commit, a disk or a large body never stands before somebody else's events; the
+ * connection is parked meanwhile. One watching thread (http_wake.c) ends waits that are over and
+ * connections that trickle.
  *
  * STATES of an exchange on its connection
  *     reading -> [job ->] answered | waiting -> [job ->] answered ...
@@ -36,7 +36,7 @@
 
 enum {
     DOOR_THREADS = 2,
-    JOB_THREADS = 4,
+    JOB_THREADS = 6,
     CONNECTION_BYTES = 32768, /* head and buffers */
     STREAM_BYTES = 8192,
     CLOSE_WAIT_S = 5
@@ -566,10 +566,10 @@ static enum MHD_Result answer_raw(struct request *q)
 
 /* ---- requests ---- */
 
-/* Whether the route runs on a job thread: whatever writes or reads a body. */
+/* Whether the route runs on a job thread: all of them may read a disk or wait for a commit. */
 static bool wants_job(const struct exchange *x)
 {
-    return !x->replied && x->route && (x->method != METHOD_GET || x->route->body != BODY_NONE);
+    return !x->replied && x->route && x->route->access != ACCESS_UPGRADE;
 }
 
 /* The request is whole, or has been called before and waits no longer. */

@@ -109,8 +109,10 @@ static void timer_stop(struct server_inside *x)
 static void on_changed(void *ctx, const char *kind, const char *id)
 {
     struct server *s = ctx;
-    if (s->http)
+    if (s->http && id[0])
         http_wake(s->http, http_topic(kind, id));
+    else
+        server_changed(s, kind);
 }
 
 static void on_ended(void *ctx, const struct core_end *end)

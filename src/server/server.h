@@ -47,6 +47,9 @@ server_run(struct server *s, const volatile sig_atomic_t *stop, struct err *e) N
 /* New runs are refused, who waits is answered, the built-in worker is left alone when it has runs
  * (it reconnects to the next server) and ended otherwise; server.json and session.token go. */
 void server_close(struct server *s);
+/* A list that pages show has changed: "runs", "workers", "graphs", "sweeps", "studies". Wakes the
+ * topic (list, "") and /api/events; from any thread. */
+void server_changed(struct server *s, const char *list);
 /* "http://127.0.0.1:8000" */
 const char *server_url(const struct server *s);
 
