@@ -216,6 +216,11 @@ enum status core_evict(
 
 /* ---- agents ------------------------------------------------------------------------------ */
 
+/* Before a join token is spent on it: whether such an agent could become a worker of that name ("":
+ * the one it gives itself). */
+enum status core_agent_check(
+    struct core *c, const char *name, const json_t *hello, struct instant now,
+    struct err *e) NODISCARD;
 /* The messages of wire/messages.def. ST_CONFLICT: another version, or the name is in use;
  * ST_DENIED: this caller may not be that worker; ST_GONE (orders, report): the session is not
  * known, connect again. */
@@ -258,6 +263,10 @@ enum status core_card_mode(
 enum status core_worker_add(
     struct core *c, const char *name, const char *pool, struct instant now, char worker_id[33],
     struct err *e) NODISCARD;
+/* ST_CONFLICT when a worker has that name already; "" is always free. */
+enum status core_worker_name_free(struct core *c, const char *name, struct err *e) NODISCARD;
+/* Whether other machines can reach this server directly. */
+bool core_reachable(const struct core *c);
 /* Disconnects, fails what waits for it alone, interrupts its runs; then it is unknown. With runs of
  * its own it needs `confirm`. The caller revokes its credential. */
 enum status core_worker_remove(

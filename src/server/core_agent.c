@@ -142,6 +142,7 @@ void worker_remembers(struct core *c, struct worker *w, const char *hello)
     if (!*hello || json_parse(hello, strlen(hello), "hello", &w->hello, &ignored) != ST_OK)
         return;
     worker_devices(c, w, json_object_get(w->hello, "devices"), false);
+    snprintf(w->credential, sizeof w->credential, "%s", json_get_str(w->hello, "credential", ""));
 }
 
 void worker_lost(struct core *c, struct worker *w)
@@ -357,8 +358,10 @@ static void take_hello(
     snprintf(w->pool, sizeof w->pool, "%s", h->pool);
     snprintf(w->instance, sizeof w->instance, "%s", h->instance);
     snprintf(w->secret, sizeof w->secret, "%s", h->secret);
-    if (who->role == ROLE_WORKER)
+    if (who->role == ROLE_WORKER) {
         snprintf(w->credential, sizeof w->credential, "%s", who->id);
+        json_put_str(w->hello, "credential", who->id); /* an id, not the secret */
+    }
     if (!str_eq(w->kind, "ssh"))
         snprintf(
             w->kind, sizeof w->kind, "%s",
@@ -525,6 +528,24 @@ static json_t *write_welcome(const struct core *c, const struct worker *w, json_
                            .heartbeat_s = c->config.heartbeat_s,
                            .lease_s = lease_s(c),
                            .runs = verdicts});
+}
+
+enum status core_agent_check(
+    struct core *c, const char *name, const json_t *hello, struct instant now, struct err *e)
+{
+    struct hello h;
+    TRY(wire_read(&wire_hello, hello, &h, e));
+    if (*name)
+        h.name = name;
+    core_enter(c, now);
+    enum status st = check_version(c, &h, e);
+    if (st == ST_OK && !worker_name_is_valid(h.name))
+        st =
+            err_set(e, ST_INVALID, "a worker's name has 1 to 64 of letters, digits, '.', '_', '-'");
+    if (st == ST_OK && (str_eq(h.name, "local") || worker_by_name(c, h.name)))
+        st = refuse(c, &h, ST_CONFLICT, "the name belongs to another worker", e);
+    core_leave(c);
+    return st;
 }
 
 enum status core_agent_connect(

@@ -29,7 +29,8 @@ TEST(a_run_goes_through, "R2 R11: submitted, queued, ordered, started, its event
     CHECK_EQ(json_get_i64(order, "epoch", 0), 1);
     json_decref(order);
 
-    CHECK(puppet_event(&f, run, 1, 1, "started", "{'pid':1,'facts':{'visible_devices':['cuda:0']}}"));
+    CHECK(
+        puppet_event(&f, run, 1, 1, "started", "{'pid':1,'facts':{'visible_devices':['cuda:0']}}"));
     CHECK_STR(field(&s, run, "status"), "running");
     CHECK(puppet_event(&f, run, 1, 2, "execution_start", "{}"));
     CHECK(puppet_event(
@@ -63,7 +64,9 @@ TEST(a_run_goes_through, "R2 R11: submitted, queued, ordered, started, its event
     stage_close(&s);
 }
 
-TEST(one_run_per_card, "R7 D3 promise-P6: one run a card, others wait in order; a card does not delay another")
+TEST(
+    one_run_per_card,
+    "R7 D3 promise-P6: one run a card, others wait in order; a card does not delay another")
 {
     struct stage s;
     struct puppet f;

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the stage ---------------------------------------------------------------------------------- */
+/* ---- the stage ----------------------------------------------------------------------------------
+ */
 
 static void on_changed(void *ctx, const char *kind, const char *id)
 {
@@ -83,8 +84,7 @@ void stage_open(struct stage *s, int cards)
     s->config.machine_secret = "machine";
     s->config.devices = s->devices;
     s->config.seed = test_seed();
-    CHECK_OK(
-        store_open(s->path, &(struct store_options){.fast = true}, &s->store, &s->e), &s->e);
+    CHECK_OK(store_open(s->path, &(struct store_options){.fast = true}, &s->store, &s->e), &s->e);
     open_core(s);
 }
 
@@ -94,8 +94,7 @@ void stage_restart(struct stage *s)
     store_close(s->store);
     s->now.now_ns += 5 * SECOND_NS;
     s->config.seed++;
-    CHECK_OK(
-        store_open(s->path, &(struct store_options){.fast = true}, &s->store, &s->e), &s->e);
+    CHECK_OK(store_open(s->path, &(struct store_options){.fast = true}, &s->store, &s->e), &s->e);
     open_core(s);
     (void)core_tick(s->core, s->now);
 }
@@ -120,7 +119,8 @@ void stage_pass(struct stage *s, double seconds)
     } while (s->now.now_ns < until);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------- */
+/* ---- runs
+ * ------------------------------------------------------------------------------------------- */
 
 json_t *small_graph(int units)
 {
@@ -140,8 +140,7 @@ const char *submit_graph(struct stage *s, int units, const char *options)
     static int at;
     char *id = ids[at++ % 8];
     json_t *graph = small_graph(units), *opts = options ? J(options) : NULL, *reply;
-    struct core_submission x = {
-        .graph = graph, .options = opts, .variant = -1, .repetition = -1};
+    struct core_submission x = {.graph = graph, .options = opts, .variant = -1, .repetition = -1};
     s->e = (struct err){0};
     enum status st = core_submit(s->core, &s->person, &x, s->now, &reply, &s->e);
     json_decref(graph);
@@ -189,7 +188,8 @@ const char *field(struct stage *s, const char *run, const char *path)
     return out;
 }
 
-/* ---- agents --------------------------------------------------------------------------------------------- */
+/* ---- agents
+ * --------------------------------------------------------------------------------------------- */
 
 void puppet_open(struct puppet *f, struct stage *s, const char *name, int cards, double gib)
 {
@@ -230,8 +230,7 @@ json_t *puppet_orders(struct puppet *f)
 {
     json_t *reply, *list;
     CHECK_OK(
-        core_agent_orders(
-            f->s->core, &f->who, f->session, f->after, f->s->now, &reply, &f->s->e),
+        core_agent_orders(f->s->core, &f->who, f->session, f->after, f->s->now, &reply, &f->s->e),
         &f->s->e);
     list = json_incref(json_object_get(reply, "orders"));
     json_decref(reply);
@@ -246,8 +245,7 @@ json_t *puppet_order(struct puppet *f, const char *type)
     json_t *reply, *one, *found = NULL;
     size_t i;
     CHECK_OK(
-        core_agent_orders(
-            f->s->core, &f->who, f->session, f->after, f->s->now, &reply, &f->s->e),
+        core_agent_orders(f->s->core, &f->who, f->session, f->after, f->s->now, &reply, &f->s->e),
         &f->s->e);
     json_array_foreach(json_object_get(reply, "orders"), i, one)
     {
@@ -275,8 +273,7 @@ bool puppet_event(
     json_array_append_new(events, ev);
     json_put_str(report, "session", f->session);
     json_put(report, "events", events);
-    CHECK_OK(
-        core_agent_report(f->s->core, &f->who, report, f->s->now, &reply, &f->s->e), &f->s->e);
+    CHECK_OK(core_agent_report(f->s->core, &f->who, report, f->s->now, &reply, &f->s->e), &f->s->e);
     bool kept = json_array_size(json_object_get(reply, "forget")) == 0;
     json_decref(report);
     json_decref(reply);
@@ -320,8 +317,7 @@ void puppet_heartbeat(struct puppet *f)
     json_put_str(report, "session", f->session);
     json_put_bool(report, "heartbeat", true);
     json_object_set(report, "devices", json_object_get(f->hello, "devices"));
-    CHECK_OK(
-        core_agent_report(f->s->core, &f->who, report, f->s->now, &reply, &f->s->e), &f->s->e);
+    CHECK_OK(core_agent_report(f->s->core, &f->who, report, f->s->now, &reply, &f->s->e), &f->s->e);
     json_decref(report);
     json_decref(reply);
     (void)core_tick(f->s->core, f->s->now);

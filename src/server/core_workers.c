@@ -419,6 +419,19 @@ enum status core_worker_add(
     return st;
 }
 
+enum status core_worker_name_free(struct core *c, const char *name, struct err *e)
+{
+    core_enter_read(c);
+    bool taken = *name && (str_eq(name, "local") || str_eq(name, "any") || worker_by_name(c, name));
+    core_leave(c);
+    return taken ? err_set(e, ST_CONFLICT, "the name \"%s\" is taken", name) : ST_OK;
+}
+
+bool core_reachable(const struct core *c)
+{
+    return !c->config.loopback_only;
+}
+
 /* What waits for this worker alone can never start; what it runs is interrupted. */
 static enum status end_its_runs(struct core *c, struct worker *w, struct err *e)
 {

@@ -1,0 +1,225 @@
+/* route_workers.c - /api/workers: the panel, and what it does (W3 to W6, B1); /api/queue. */
+#include "base/env.h"
+#include "base/mem.h"
+#include "server/auth.h"
+#include "server/core.h"
+#include "server/routes.h"
+#include "server/server.h"
+
+#include <string.h>
+
+#define JOIN_TOKEN_DAYS 7
+
+static struct instant instant_now(void)
+{
+    return (struct instant){clock_ns(), clock_wall_us()};
+}
+
+void route_workers(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    (void)q;
+    http_json(r, 200, core_workers(s->core, instant_now()));
+}
+
+/* The worker as it is now, after a change of it. */
+static void answer_worker(
+    struct server *s, struct http_reply *r, const char *name, enum status st, struct err *e)
+{
+    json_t *doc = NULL;
+    if (st == ST_OK)
+        st = core_worker(s->core, name, instant_now(), &doc, e);
+    if (st == ST_OK)
+        http_json(r, 200, doc);
+    else
+        http_fail(r, e);
+}
+
+void route_worker(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    answer_worker(s, r, q->param[0], ST_OK, &e);
+}
+
+void route_worker_drain(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    answer_worker(
+        s, r, q->param[0], core_worker_drain(s->core, q->param[0], true, instant_now(), &e), &e);
+}
+
+void route_worker_undrain(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    answer_worker(
+        s, r, q->param[0], core_worker_drain(s->core, q->param[0], false, instant_now(), &e), &e);
+}
+
+static bool confirmed(const struct http_request *q)
+{
+    const char *text = http_query(q, "confirm");
+    return (text && (str_eq(text, "true") || str_eq(text, "1"))) ||
+           json_get_bool(q->json, "confirm", false);
+}
+
+void route_worker_enable(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    answer_worker(
+        s, r, q->param[0], core_worker_enable(s->core, q->param[0], true, false, instant_now(), &e),
+        &e);
+}
+
+void route_worker_disable(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    answer_worker(
+        s, r, q->param[0],
+        core_worker_enable(s->core, q->param[0], false, confirmed(q), instant_now(), &e), &e);
+}
+
+void route_worker_card(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    const char *mode = json_get_str(q->json, "mode", "");
+    answer_worker(
+        s, r, q->param[0],
+        core_card_mode(s->core, q->param[0], q->param[1], mode, instant_now(), &e), &e);
+}
+
+/* ---- joining
+ * -------------------------------------------------------------------------------------- */
+
+static char *join_command(struct server *s, const char *token, const char *name, const char *pool)
+{
+    struct str out;
+    str_init(&out);
+    str_printf(&out, "snug agent start --server %s --token %s", server_url(s), token);
+    if (*name)
+        str_printf(&out, " --name %s", name);
+    if (*pool)
+        str_printf(&out, " --one-shot --pool %s", pool);
+    return str_take(&out);
+}
+
+static void
+put_command(struct server *s, json_t *out, const char *token, const char *name, const char *pool)
+{
+    char *command = join_command(s, token, name, pool);
+    json_put_str(out, "token", token);
+    json_put_str(out, "command", command);
+    mem_free(command);
+}
+
+static enum status read_join(const json_t *body, struct auth_join *j, struct err *e)
+{
+    const char *key;
+    json_t *value;
+    static const char *const texts[] = {"name", "pool"};
+    json_object_foreach((json_t *)(uintptr_t)body, key, value)
+    {
+        if (!str_eq(key, "name") && !str_eq(key, "pool") && !str_eq(key, "once") &&
+            !str_eq(key, "expires_s"))
+            return err_set(e, ST_UNPROCESSABLE, "unknown key \"%.64s\"", key);
+    }
+    for (int i = 0; i < 2; i++) {
+        value = json_object_get(body, texts[i]);
+        const char *text = json_string_value(value);
+        size_t n = text ? strlen(text) : 0;
+        if (value && !json_is_null(value) &&
+            (!text || n > 64 ||
+             strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") !=
+                 n))
+            return err_set(
+                e, ST_INVALID, "%s must have at most 64 of letters, digits, '.', '_', '-'",
+                texts[i]);
+    }
+    j->name = json_get_str(body, "name", "");
+    j->pool = json_get_str(body, "pool", "");
+    j->once = json_get_bool(body, "once", !*j->pool);
+    double seconds = json_get_f64(body, "expires_s", JOIN_TOKEN_DAYS * 86400.0);
+    if (!(seconds >= 1 && seconds <= 366 * 86400.0))
+        return err_set(e, ST_INVALID, "expires_s must be between 1 and %d", 366 * 86400);
+    j->expires_us = clock_wall_us() + (int64_t)(seconds * 1e6);
+    return ST_OK;
+}
+
+/* Makes a join command for another machine; the same-machine command needs no token. */
+void route_worker_add(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    struct auth_join j = {0};
+    char id[33], token[SECRET_BYTES];
+    enum status st = read_join(q->json, &j, &e);
+    if (st == ST_OK)
+        st = core_worker_name_free(s->core, j.name, &e);
+    if (st == ST_OK)
+        st = auth_join_mint(s->auth, &j, id, token, &e);
+    if (st != ST_OK) {
+        http_fail(r, &e);
+        return;
+    }
+    json_t *out = json_object();
+    json_put_str(out, "join_id", id);
+    json_put_str(out, "name", *j.name ? j.name : NULL);
+    json_put_str(out, "pool", *j.pool ? j.pool : NULL);
+    put_command(s, out, token, j.name, j.pool);
+    json_put_str(out, "same_machine_command", "snug agent start");
+    bool reachable = core_reachable(s->core);
+    json_put_bool(out, "reachable", reachable);
+    if (!reachable)
+        json_put_str(
+            out, "note",
+            "this server listens on this machine alone: other machines reach it "
+            "through SSH, or after `snug start --host 0.0.0.0`");
+    secret_wipe(token, sizeof token);
+    http_json(r, 201, out);
+}
+
+/* A new credential in place of the old one, which does not hold any more. */
+void route_worker_reissue(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    json_t *doc = NULL;
+    char token[SECRET_BYTES];
+    enum status st = core_worker(s->core, q->param[0], instant_now(), &doc, &e);
+    if (st == ST_OK && !json_get_bool(doc, "can_reissue", false))
+        st = err_set(&e, ST_CONFLICT, "worker \"%s\" has no credential to renew", q->param[0]);
+    if (st == ST_OK)
+        st = auth_worker_mint(s->auth, json_get_str(doc, "worker_id", ""), q->param[0], token, &e);
+    json_decref(doc);
+    if (st != ST_OK) {
+        http_fail(r, &e);
+        return;
+    }
+    json_t *out = json_object();
+    json_put_str(out, "name", q->param[0]);
+    put_command(s, out, token, q->param[0], "");
+    secret_wipe(token, sizeof token);
+    http_json(r, 200, out);
+}
+
+void route_worker_remove(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    json_t *doc = NULL;
+    enum status st = core_worker(s->core, q->param[0], instant_now(), &doc, &e);
+    if (st == ST_OK)
+        st = core_worker_remove(s->core, q->param[0], confirmed(q), instant_now(), &e);
+    if (st == ST_OK)
+        st = auth_worker_revoke(s->auth, json_get_str(doc, "worker_id", ""), &e);
+    json_decref(doc);
+    if (st != ST_OK) {
+        http_fail(r, &e);
+        return;
+    }
+    json_t *out = json_object();
+    json_put_str(out, "name", q->param[0]);
+    json_put_bool(out, "removed", true);
+    http_json(r, 200, out);
+}
+
+void route_queue(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    (void)q;
+    http_json(r, 200, core_status(s->core, instant_now()));
+}
