@@ -314,7 +314,9 @@ class Server:
     # ---- workers ----
 
     def workers(self):
-        return {w["name"]: w for w in self.get("/api/workers").doc["workers"]}
+        """{name: row}, this server's own as "local"."""
+        doc = self.get("/api/workers").doc
+        return {w["name"]: w for w in doc["workers"] + [doc["local"]] if w}
 
     def worker(self, name):
         return self.workers().get(name)
