@@ -4,6 +4,7 @@
 #include "cli/remote.h"
 
 #include <string.h>
+#include <time.h>
 
 static enum status read_keys(struct client *c, json_t **keys, struct err *e)
 {
@@ -14,10 +15,23 @@ static enum status read_keys(struct client *c, json_t **keys, struct err *e)
     return ST_OK;
 }
 
-static const char *used(const json_t *key)
+/* A day and a minute, of seconds since 1970 or a text; `none` where there is no time. */
+static void add_time(struct str *rows, const json_t *when, const char *none)
 {
-    const char *when = json_get_str(key, "last_used_at", NULL);
-    return when && when[0] ? when : "never used";
+    char text[32] = "";
+    time_t seconds = (time_t)json_number_value(when);
+    struct tm t;
+    if (json_is_number(when) && gmtime_r(&seconds, &t))
+        (void)strftime(text, sizeof text, "%Y-%m-%d %H:%M", &t);
+    else if (json_is_string(when))
+        (void)snprintf(text, sizeof text, "%.16s", json_string_value(when));
+    str_add(rows, text[0] ? text : none);
+}
+
+static bool is_revoked(const json_t *key)
+{
+    const json_t *when = json_object_get(key, "revoked_at");
+    return json_is_number(when) || json_string_length(when) > 0;
 }
 
 static enum status
@@ -32,14 +46,16 @@ list_keys(const struct args *a, struct client *c, json_t *d, struct str *out, st
     str_add(&rows, "NAME\tKEY\tMAY\tMADE\tUSED\tID\n");
     json_array_foreach(keys, i, key)
     {
-        const char *revoked = json_get_str(key, "revoked_at", NULL);
         cell_add(&rows, json_get_str(key, "name", "?"), 0);
         str_printf(
-            &rows, "\t%s...\t%s\t%s\t%s\t%s\n", json_get_str(key, "prefix", "?"),
-            revoked && revoked[0]               ? "nothing: revoked"
+            &rows, "\t%s...\t%s\t", json_get_str(key, "prefix", "?"),
+            is_revoked(key)                     ? "nothing: revoked"
             : json_get_bool(key, "exec", false) ? "submit, run commands"
-                                                : "submit",
-            json_get_str(key, "created_at", ""), used(key), json_get_str(key, "id", ""));
+                                                : "submit");
+        add_time(&rows, json_object_get(key, "created_at"), "-");
+        str_add(&rows, "\t");
+        add_time(&rows, json_object_get(key, "last_used_at"), "never used");
+        str_printf(&rows, "\t%s\n", json_get_str(key, "id", ""));
     }
     if (json_array_size(keys) == 0)
         str_add(out, "no keys; `snug keys add NAME` makes one\n");
@@ -83,9 +99,8 @@ revoke_key(const struct args *a, struct client *c, json_t *d, struct str *out, s
     TRY(read_keys(c, &keys, e));
     json_array_foreach(keys, i, key)
     {
-        const char *revoked = json_get_str(key, "revoked_at", NULL);
-        if ((!revoked || !revoked[0]) && (strcmp(json_get_str(key, "name", ""), given) == 0 ||
-                                          strcmp(json_get_str(key, "id", ""), given) == 0))
+        if (!is_revoked(key) && (strcmp(json_get_str(key, "name", ""), given) == 0 ||
+                                 strcmp(json_get_str(key, "id", ""), given) == 0))
             id = json_get_str(key, "id", NULL);
     }
     enum status st =

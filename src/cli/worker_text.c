@@ -67,7 +67,7 @@ static void add_memory(struct str *out, const json_t *device)
 }
 
 /* "1/1 runs, exclusive" */
-static void add_slots(struct str *out, const json_t *device)
+static void add_slots(struct str *out, const json_t *device, const char *worker)
 {
     const json_t *slots = json_object_get(device, "slots"),
                  *limit = json_object_get(slots, "limit");
@@ -75,13 +75,13 @@ static void add_slots(struct str *out, const json_t *device)
     str_printf(out, "%lld", (long long)json_get_i64(slots, "used", 0));
     if (json_is_integer(limit))
         str_printf(out, "/%lld", (long long)json_integer_value(limit));
-    if (by && by[0])
-        str_printf(out, " (by %s)", by);
+    if (by && by[0] && strcmp(by, worker) != 0)
+        str_printf(out, " (limit of %s)", by);
     if (json_get_bool(device, "can_share", false))
         str_printf(out, " %s", json_get_str(device, "mode", "?"));
 }
 
-static void device_row(struct str *rows, const json_t *device, bool colour)
+static void device_row(struct str *rows, const json_t *device, const char *worker, bool colour)
 {
     const json_t *others = json_object_get(device, "same_card_as");
     size_t i;
@@ -89,7 +89,7 @@ static void device_row(struct str *rows, const json_t *device, bool colour)
     str_printf(rows, "  %s\t", json_get_str(device, "device", "?"));
     cell_add(rows, json_get_str(device, "name", ""), 28);
     str_add(rows, "\t");
-    add_slots(rows, device);
+    add_slots(rows, device, worker);
     str_add(rows, "\t");
     if (json_get_i64(device, "total_bytes", 0) > 0) {
         add_bar(rows, device, colour);
@@ -134,7 +134,8 @@ void worker_text(const json_t *w, bool colour, struct str *out)
     if (age >= 0)
         str_printf(out, "  heard %.0f s ago", age);
     str_add(out, "\n");
-    json_array_foreach(json_object_get(w, "devices"), i, device) device_row(&rows, device, colour);
+    json_array_foreach(json_object_get(w, "devices"), i, device)
+        device_row(&rows, device, json_get_str(w, "name", ""), colour);
     table_text(rows.data, out);
     json_array_foreach(json_object_get(w, "runs"), i, run)
     {

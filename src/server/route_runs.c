@@ -23,10 +23,11 @@ static struct instant instant_now(void)
     return (struct instant){clock_ns(), clock_wall_us()};
 }
 
-static void answer(struct http_reply *r, enum status st, json_t *body, const struct err *e)
+/* `body` by its address: the call that fills it in may be an argument too. */
+static void answer(struct http_reply *r, enum status st, json_t **body, const struct err *e)
 {
     if (st == ST_OK)
-        http_json(r, 200, body);
+        http_json(r, 200, *body);
     else
         http_fail(r, e);
 }
@@ -39,7 +40,7 @@ void route_runs_post(struct server *s, const struct http_request *q, struct http
     enum status st = core_submission_read(q->json, http_header(q, "Idempotency-Key"), &x, &e);
     if (st == ST_OK)
         st = core_submit(s->core, &q->actor, &x, instant_now(), &reply, &e);
-    answer(r, st, reply, &e);
+    answer(r, st, &reply, &e);
 }
 
 void route_runs_list(struct server *s, const struct http_request *q, struct http_reply *r)
@@ -53,35 +54,35 @@ void route_runs_list(struct server *s, const struct http_request *q, struct http
     if (!http_query_i64(q, "limit", LIST_DEFAULT, 1, LIST_MAX, &f.limit, r) ||
         !http_query_i64(q, "offset", 0, 0, INT64_MAX, &f.offset, r))
         return;
-    answer(r, core_runs(s->core, &f, &page, &e), page, &e);
+    answer(r, core_runs(s->core, &f, &page, &e), &page, &e);
 }
 
 void route_run_get(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     struct err e = {0};
     json_t *row = NULL;
-    answer(r, core_run(s->core, q->param[0], &row, &e), row, &e);
+    answer(r, core_run(s->core, q->param[0], &row, &e), &row, &e);
 }
 
 void route_run_delete(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     struct err e = {0};
     json_t *reply = NULL;
-    answer(r, core_delete(s->core, q->param[0], &reply, &e), reply, &e);
+    answer(r, core_delete(s->core, q->param[0], &reply, &e), &reply, &e);
 }
 
 void route_run_cancel(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     struct err e = {0};
     json_t *reply = NULL;
-    answer(r, core_cancel(s->core, q->param[0], instant_now(), &reply, &e), reply, &e);
+    answer(r, core_cancel(s->core, q->param[0], instant_now(), &reply, &e), &reply, &e);
 }
 
 void route_run_graph(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     struct err e = {0};
     json_t *graph = NULL;
-    answer(r, core_graph(s->core, q->param[0], &graph, &e), graph, &e);
+    answer(r, core_graph(s->core, q->param[0], &graph, &e), &graph, &e);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -223,7 +224,7 @@ void route_run_metrics(struct server *s, const struct http_request *q, struct ht
     const char *name = http_query(q, "name"), *format = http_query(q, "format");
     if (!format || str_eq(format, "json")) {
         json_t *doc = NULL;
-        answer(r, core_metrics(s->core, q->param[0], name, &doc, &e), doc, &e);
+        answer(r, core_metrics(s->core, q->param[0], name, &doc, &e), &doc, &e);
         return;
     }
     if (!str_eq(format, "csv")) {
@@ -245,7 +246,7 @@ void route_run_artifacts(struct server *s, const struct http_request *q, struct 
 {
     struct err e = {0};
     json_t *doc = NULL;
-    answer(r, core_artifacts(s->core, q->param[0], http_query(q, "kind"), &doc, &e), doc, &e);
+    answer(r, core_artifacts(s->core, q->param[0], http_query(q, "kind"), &doc, &e), &doc, &e);
 }
 
 struct asked {
