@@ -313,9 +313,6 @@ void route_graph_run(struct server *s, const struct http_request *q, struct http
             return;
         }
     }
-    if (finish(s, q, r))
-        return;
-    /* Short steps: a wake between looking and waiting would be missed. */
-    int64_t next = clock_ns() + SECOND_NS / 2;
-    http_wait(r, http_topic("run", c->run_id), next < c->until_ns ? next : c->until_ns);
+    if (!finish(s, q, r))
+        http_wait(r, http_topic("run", c->run_id), c->until_ns);
 }

@@ -1,8 +1,7 @@
 /* route_outputs.c - recorded outputs of runs, and kept weights: asked of the agent that has them.
  *
  * A question goes to the run's agent with its next orders and the answer comes with a report, so a
- * request waits for it. Waiting is in short steps: a wake between asking and waiting would be
- * missed otherwise.
+ * request waits for it.
  */
 #include "base/env.h"
 #include "base/mem.h"
@@ -14,7 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define STEP_NS ((int64_t)500000000)
 #define ANSWER_NS ((int64_t)30000000000)
 
 enum { PARTS_MAX = 1000000 }; /* elements of one answer */
@@ -33,12 +31,10 @@ static struct instant instant_now(void)
 /* Waits on, or says that nothing came. */
 static void wait_on(const struct asked *a, struct http_reply *r)
 {
-    int64_t now = clock_ns();
-    int64_t next = now + STEP_NS < a->until_ns ? now + STEP_NS : a->until_ns;
-    if (now >= a->until_ns)
+    if (clock_ns() >= a->until_ns)
         http_error(r, 504, "the worker that has this run did not answer in time");
     else
-        http_wait(r, http_topic("answer", a->request), next);
+        http_wait(r, http_topic("answer", a->request), a->until_ns);
 }
 
 /* The editor's own name for the run stays in what it reads. */

@@ -19,7 +19,7 @@ set(TESTS
     catalog_test.c
     function_test.c
     core_test.c core_test_support.c
-    ws_test.c)
+    ws_test.c ws_live_test.c)
 set(FUZZ
     ws_fuzz.c)
 set(LIBS PkgConfig::JANSSON PkgConfig::MICROHTTPD PkgConfig::SQLITE PkgConfig::CURL PkgConfig::GNUTLS
