@@ -20,8 +20,6 @@ int answer_end(bool json, enum status st, const struct err *e, json_t *content);
 /* The answer of a program that ends here and now, without memory or within a signal handler: writes
  * it, removes what is half-written, exits. No text may need escapes in JSON. */
 _Noreturn void answer_now(enum status st, const char *message, const char *detail);
-/* The document alone; takes `content`. */
-json_t *answer_document(enum status st, const struct err *e, json_t *content);
 /* Text on stdout, then the exit status; a full disk is an error too. */
 int answer_text(const char *text);
 int answer_bytes(const char *text, size_t n); /* where the text may hold NUL */

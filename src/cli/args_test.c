@@ -1,4 +1,5 @@
 /* args_test.c - command lines, right and wrong; the bars and charts of the bill. */
+#include "base/document.h"
 #include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/bill.h"
@@ -178,7 +179,7 @@ TEST(answer_shapes, "the document has schema, status and error, whatever happene
     struct err e = {0};
     (void)err_set(&e, ST_OOM, "too big \xff here");
     err_node(&e, "train", "TrainingLoop");
-    json_t *d = answer_document(ST_OOM, &e, NULL), *error = json_object_get(d, "error");
+    json_t *d = document_of_status(ST_OOM, &e, NULL), *error = json_object_get(d, "error");
     CHECK_EQ(json_get_i64(d, "schema", 0), 1);
     CHECK_STR(json_get_str(d, "status", ""), "failed");
     CHECK_STR(json_get_str(error, "code", ""), "out_of_memory");
@@ -188,11 +189,11 @@ TEST(answer_shapes, "the document has schema, status and error, whatever happene
     json_decref(d);
     json_t *content = json_object();
     json_put_i64(content, "answer", 42);
-    d = answer_document(ST_OK, &e, content);
+    d = document_of_status(ST_OK, &e, content);
     CHECK(json_is_null(json_object_get(d, "error")));
     CHECK_EQ(json_get_i64(d, "answer", 0), 42);
     json_decref(d);
-    d = answer_document(ST_INTERRUPTED, &e, NULL);
+    d = document_of_status(ST_INTERRUPTED, &e, NULL);
     CHECK_STR(json_get_str(d, "status", ""), "interrupted");
     json_decref(d);
 }

@@ -237,6 +237,10 @@ json_t *summary_value(const char *kind, const json_t *value)
         if (json_array_size(value) <= SUMMARY_VALUES && are_plain(value))
             json_put(o, "values", json_deep_copy(value));
         mem_free(text);
+    } else if (strcmp(kind, "dict") == 0) {
+        char *text = json_text(value, false);
+        json_put(o, "repr", cut(text, strlen(text)));
+        mem_free(text);
     } else if (json_is_object(value)) {
         json_object_update_missing(o, (json_t *)(uintptr_t)value);
     }

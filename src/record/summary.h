@@ -45,7 +45,8 @@ int64_t record_count(const struct record_tensor *t);
 /* The elements nested by the shape; rank 0: the element alone. */
 json_t *record_values(const struct record_tensor *t);
 json_t *summary_tensor(const struct record_tensor *t);
-/* `kind`: scalar, string, list, model, or another kind's name, whose value is {"type", "repr"}. */
+/* `kind`: scalar, string, list, dict, model, or another kind's name, whose value is {"type",
+ * "repr"}. */
 json_t *summary_value(const char *kind, const json_t *value);
 /* A number as the API gives it: finite, rounded to `decimals`, else null. */
 json_t *summary_number(double v, int decimals);

@@ -119,6 +119,7 @@ void run_saved(struct run *r, const struct graph_node *n, const char *path)
     json_put(r->results, n->id, result);
     json_put_str(event, "event", "saved");
     json_put_str(event, "node_id", n->id);
+    json_put_str(event, "type", n->type);
     json_put_str(event, "path", path);
     run_event(r, event);
 }

@@ -566,7 +566,15 @@ enum status checkpoint_interrupt(struct train *t, struct err *e)
         "%s/interrupted/%s-%s-e%lldb%lld.pt", t->c.checkpoint_dir,
         t->c.run_name ? t->c.run_name : "run", t->c.node_id, (long long)t->at.epoch,
         (long long)t->at.batch);
-    return checkpoint_write(t, t->interrupt_checkpoint, &t->at, -1, e);
+    TRY(checkpoint_write(t, t->interrupt_checkpoint, &t->at, -1, e));
+    json_t *event = json_object();
+    json_put_str(event, "event", "checkpoint");
+    json_put_str(event, "node_id", t->c.node_id);
+    json_put_str(event, "path", t->interrupt_checkpoint);
+    json_put_i64(event, "step", t->at.updates);
+    json_put_str(event, "reason", "interrupted");
+    train_event(t, event);
+    return ST_OK;
 }
 
 /* ---- finding ---- */

@@ -87,6 +87,8 @@ void train_report_batch(struct train *t, double loss, bool updated)
     json_put_i64(event, "batch", t->at.batch);
     json_put_i64(event, "total_batches", t->steps_config.batches);
     json_put_i64(event, "step", t->at.updates);
+    json_put_i64(event, "global_batch", t->at.batches);
+    json_put_bool(event, "logged", logged); /* a point of the series, not only news */
     json_put_f64(event, "loss", loss);
     if (updated && t->c.log_grad_norm) {
         json_put_f64(event, "grad_norm", t->last_norm);

@@ -1,0 +1,2 @@
+set(SOURCES child.c work.c events.c entries.c series.c)
+set(TESTS child_test.c)
