@@ -230,7 +230,7 @@ enum status client_refusal(const struct client *c, const struct client_reply *r,
     const char *hint = json_get_str(json_object_get(r->json, "detail"), "hint", NULL);
     if (hint)
         err_hint(e, "%s", hint);
-    else if (r->status == 401 || r->status == 403)
+    else if (r->status == 401 || (r->status == 403 && detail && strstr(detail, "token")))
         err_hint(
             e, c->secret
                    ? "the key may be revoked, or may not do this; `snug keys` makes another"

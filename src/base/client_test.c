@@ -168,9 +168,7 @@ static bool note(void *ctx, const struct client_event *event)
     return strcmp(event->data, "last") != 0;
 }
 
-TEST(
-    client_streams_events,
-    "events of a stream come one by one, whatever their line ends")
+TEST(client_streams_events, "events of a stream come one by one, whatever their line ends")
 {
     static const char *const replies[] = {
         OK(": hello\n\nid: 7\nevent: metric\ndata: a\ndata:b\n\n"),

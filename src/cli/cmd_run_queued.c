@@ -119,22 +119,6 @@ static enum status submit(struct client *c, json_t *body, char id[33], struct er
 
 /* ---- looking on ---- */
 
-static void on_wait(struct follow *f, const json_t *row)
-{
-    json_t *event;
-    if (f->live->json) {
-        event = json_object();
-        json_put_str(event, "event", "waits");
-        json_put(event, "queue_position", json_incref(json_object_get(row, "queue_position")));
-        json_put_str(event, "queue_key", json_get_str(row, "queue_key", NULL));
-        json_put_str(event, "reason", json_get_str(row, "reason", NULL));
-    } else {
-        event = json_pack("{s:s, s:s}", "event", "status", "message", f->said);
-    }
-    live_event(event, f->live);
-    json_decref(event);
-}
-
 /* What a run of a server adds to the document of a run. */
 static json_t *document_of(const json_t *row, const json_t *result)
 {
@@ -258,7 +242,7 @@ int queued_run(const struct args *a)
         .stop = stop_asked,
         .live = &live,
         .event = events_show,
-        .waits = on_wait};
+        .waits = events_show_wait};
     catch_signals();
     live_begin(&live, a->json);
     if (!a->json)

@@ -145,14 +145,6 @@ static bool stop_asked(void *ctx)
     return stops > 0;
 }
 
-static void on_wait(struct follow *f, const json_t *row)
-{
-    (void)row;
-    json_t *event = json_pack("{s:s, s:s}", "event", "status", "message", f->said);
-    live_event(event, f->live);
-    json_decref(event);
-}
-
 /* -f: as `snug run` shows it. Ctrl-C leaves the run running. */
 static enum status
 follow_logs(const struct args *a, struct client *c, const char *id, json_t *d, struct err *e)
@@ -164,7 +156,7 @@ follow_logs(const struct args *a, struct client *c, const char *id, json_t *d, s
         .stop = stop_asked,
         .live = &live,
         .event = events_show,
-        .waits = on_wait};
+        .waits = events_show_wait};
     struct sigaction act = {.sa_handler = on_stop};
     json_t *row = NULL;
     (void)c;

@@ -53,40 +53,6 @@ static void on_node_status(struct follow *f, const json_t *payload)
     json_array_foreach(outputs, i, output) on_output(f, output);
 }
 
-/* The values of an epoch come together: one line. */
-static void on_metric(struct follow *f, const json_t *payload)
-{
-    static const struct {
-        const char *series, *label;
-    } shown[] = {
-        {"train_loss", "loss"},
-        {"val_loss", "val loss"},
-        {"val_accuracy", "val accuracy"},
-        {"perplexity", "perplexity"},
-        {"eval_accuracy", "accuracy"}};
-    struct str s;
-    size_t i;
-    json_t *point;
-    int64_t step = -1;
-    str_init(&s);
-    json_array_foreach(json_object_get(payload, "points"), i, point)
-    {
-        for (size_t k = 0; k < sizeof shown / sizeof *shown; k++)
-            if (strcmp(json_get_str(point, "name", ""), shown[k].series) == 0) {
-                str_printf(&s, "  %s %.4g", shown[k].label, json_get_f64(point, "value", 0));
-                step = json_get_i64(point, "step", step);
-            }
-    }
-    if (s.n) {
-        char line[512];
-        (void)snprintf(line, sizeof line, "epoch %lld done%s", (long long)step, s.data);
-        json_t *event = json_pack("{s:s, s:s}", "event", "log", "message", line);
-        live_event(event, f->live);
-        json_decref(event);
-    }
-    str_release(&s);
-}
-
 static void on_warning(struct follow *f, const json_t *payload)
 {
     show_as(f, "warning", payload);
@@ -111,8 +77,11 @@ static const struct {
     const char *type;
     void (*show)(struct follow *f, const json_t *payload);
 } rows[] = {
-    {"plan", on_plan},           {"node_status", on_node_status}, {"metric", on_metric},
-    {"run_warning", on_warning}, {"artifact", on_artifact},       {"log", on_log},
+    {"plan", on_plan},
+    {"node_status", on_node_status},
+    {"run_warning", on_warning},
+    {"artifact", on_artifact},
+    {"log", on_log},
 };
 
 void events_show(struct follow *f, const char *type, const json_t *payload)
@@ -130,6 +99,18 @@ void events_show(struct follow *f, const char *type, const json_t *payload)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strcmp(rows[i].type, type) == 0)
             rows[i].show(f, payload);
+}
+
+void events_show_wait(struct follow *f, const json_t *row)
+{
+    json_t *event = json_object();
+    json_put_str(event, "event", "waits");
+    json_put_str(event, "message", f->said);
+    json_put(event, "queue_position", json_deep_copy(json_object_get(row, "queue_position")));
+    json_put_str(event, "queue_key", json_get_str(row, "queue_key", NULL));
+    json_put_str(event, "reason", json_get_str(row, "reason", NULL));
+    live_event(event, f->live);
+    json_decref(event);
 }
 
 void event_line(const char *type, const json_t *payload, struct str *out)

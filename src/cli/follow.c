@@ -116,13 +116,13 @@ void waiting_text(const json_t *row, struct str *out)
     int last = (int)(place % 10);
     bool teen = place % 100 > 10 && place % 100 < 14;
     const char *reason = json_get_str(row, "reason", NULL);
-    str_add(out, "waits");
+    str_add(out, "queued");
     if (place > 0)
         str_printf(
-            out, ": %lld%s in the queue of %s", (long long)place,
-            teen || last > 3 ? "th" : ends[last], json_get_str(row, "queue_key", "its device"));
+            out, " for %s, %lld%s", json_get_str(row, "queue_key", "its device"), (long long)place,
+            teen || last > 3 ? "th" : ends[last]);
     if (reason && reason[0])
-        str_printf(out, ": %s", reason);
+        str_printf(out, "; %s", reason);
 }
 
 static void tell_waiting(struct follow *f, const json_t *row)

@@ -23,7 +23,7 @@ struct follow {
  * ST_IO: the server has been out of reach for two minutes. ST_NOT_FOUND: the run is gone. */
 enum status follow_run(struct follow *f, json_t **row, struct err *e) NODISCARD;
 
-/* "waits: 2nd in the queue of cuda:0: REASON". */
+/* "queued for cuda:0, 2nd; REASON". */
 void waiting_text(const json_t *row, struct str *out);
 /* How a run that ended ends a command: ST_OK, ST_OOM, ST_FAILED with the run's own words. */
 enum status run_end_status(const json_t *row, struct err *e);

@@ -239,6 +239,15 @@ static void on_memory(struct live *l, const json_t *event)
     say(l, line);
 }
 
+/* A queued run's place and reason; rewritten, since it changes. */
+static void on_waits(struct live *l, const json_t *event)
+{
+    if (l->terminal)
+        rewrite(l, json_get_str(event, "message", ""));
+    else
+        say(l, json_get_str(event, "message", ""));
+}
+
 static void on_log(struct live *l, const json_t *event)
 {
     say(l, json_get_str(event, "message", ""));
@@ -343,6 +352,7 @@ static const struct {
     {"text", on_text},
     {"tokenize", on_tokenize},
     {"log", on_log},
+    {"waits", on_waits},
     {"precision_health", on_health},
 };
 
