@@ -372,6 +372,9 @@ static enum status judge(struct core *c, struct prepared *p, struct err *e)
     enum place_wait wait = !t->wait_given ? PLACE_WAIT_DEFAULT
                            : t->wait      ? PLACE_WAIT_YES
                                           : PLACE_WAIT_NO;
+    const struct worker *w = worker_by_name(c, p->row.target);
+    if (w && w->disabled)
+        return err_set(e, ST_INVALID, "worker \"%s\" is disabled", w->name);
     core_world_fresh(c, q.budget_bytes > 0 && wait != PLACE_WAIT_YES);
     return place_judge(c->place, &q, wait, e);
 }

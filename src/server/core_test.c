@@ -25,7 +25,7 @@ TEST(a_run_goes_through, "R2 R11: submitted, queued, ordered, started, its event
     CHECK_EQ(json_get_i64(json_object_get(body, "options"), "seed", 0), 7);
     CHECK_STR(json_string_value(json_array_get(json_object_get(body, "devices"), 0)), "cuda:0");
     CHECK_STR(json_string_value(json_array_get(json_object_get(body, "uuids"), 0)), "own-0");
-    CHECK(json_array_size(json_object_get(json_object_get(body, "graph"), "nodes")) == 2);
+    CHECK(json_array_size(json_object_get(json_object_get(body, "graph"), "nodes")) == 3);
     CHECK_EQ(json_get_i64(order, "epoch", 0), 1);
     json_decref(order);
 

@@ -72,7 +72,8 @@ static void open_core(struct stage *s)
 void stage_open(struct stage *s, int cards)
 {
     *s = (struct stage){.now = {1000 * SECOND_NS, INT64_C(1790000000000000)}};
-    (void)snprintf(s->path, sizeof s->path, "%s/snug.db", test_dir());
+    static int n;
+    (void)snprintf(s->path, sizeof s->path, "%s/snug%d.db", test_dir(), ++n);
     s->owner = (struct actor){.role = ROLE_OWNER, .exec = true, .name = "owner"};
     s->person = (struct actor){.role = ROLE_KEY, .name = "ann", .id = "k1"};
     s->worker = (struct actor){.role = ROLE_WORKER, .name = "w", .id = "w1"};
@@ -125,12 +126,15 @@ void stage_pass(struct stage *s, double seconds)
 json_t *small_graph(int units)
 {
     json_t *g = J("{'name':'small','nodes':[{'id':'start','type':'Start','data':{'params':{}}},"
+                  "{'id':'l','type':'DataLoader','data':{'params':{}}},"
                   "{'id':'d','type':'Dataset','data':{'params':{'name':'MNIST'}}}],"
                   "'edges':[{'id':'t','source':'start','target':'d','type':'trigger',"
-                  "'sourceHandle':'trigger','targetHandle':'trigger'}]}");
+                  "'sourceHandle':'trigger','targetHandle':'trigger'},"
+                  "{'id':'u','source':'d','target':'l','sourceHandle':'dataset',"
+                  "'targetHandle':'dataset'}]}");
     json_t *d = json_array_get(json_object_get(g, "nodes"), 1);
     json_object_set_new(
-        json_object_get(json_object_get(d, "data"), "params"), "units", json_integer(units));
+        json_object_get(json_object_get(d, "data"), "params"), "batch_size", json_integer(units));
     return g;
 }
 
