@@ -28,18 +28,15 @@ static int cards_of(const json_t *worker, bool *mps)
 void catalog_devices_of(const json_t *workers, struct catalog_devices *out)
 {
     json_t *worker;
+    bool ignored;
     size_t i;
     *out = (struct catalog_devices){0};
+    out->cuda = cards_of(json_object_get(workers, "local"), &out->mps);
     json_array_foreach(json_object_get(workers, "workers"), i, worker)
     {
-        bool mps = false;
-        int cards = cards_of(worker, &mps);
-        if (str_eq(json_get_str(worker, "name", ""), "local")) {
-            out->cuda = cards;
-            out->mps = mps;
-        } else if (cards > out->cuda_set) {
+        int cards = cards_of(worker, &ignored);
+        if (cards > out->cuda_set)
             out->cuda_set = cards;
-        }
     }
 }
 

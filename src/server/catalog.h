@@ -18,7 +18,7 @@ struct catalog_devices {
     int cuda_set; /* cards of the largest other worker: names within a run's device set */
     bool mps;
 };
-/* Of core_workers' document; this server's own worker is "local". */
+/* Of core_workers' document. */
 void catalog_devices_of(const json_t *workers, struct catalog_devices *out);
 
 /* All definitions, or one: NULL where the type is unknown. New references. */

@@ -48,8 +48,8 @@ TEST(
         device_list("DiffusionTrainingLoop", &(struct catalog_devices){.cuda = 1}), "cpu cuda");
     struct catalog_devices d;
     json_t *w =
-        json("{\"workers\":[{\"name\":\"local\",\"devices\":[{\"device\":\"cpu\"},{\"device\":"
-             "\"cuda:0\"}]},{\"name\":\"a\",\"devices\":[{\"device\":\"cuda:0\"},{\"device\":"
+        json("{\"local\":{\"devices\":[{\"device\":\"cpu\"},{\"device\":\"cuda:0\"}]},"
+             "\"workers\":[{\"name\":\"a\",\"devices\":[{\"device\":\"cuda:0\"},{\"device\":"
              "\"cuda:1\"}]},{\"name\":\"b\",\"devices\":[\"cpu\",\"mps:0\"]}]}");
     catalog_devices_of(w, &d);
     json_decref(w);
