@@ -206,7 +206,7 @@ static bool link_trickles(const struct link *l, int64_t now_ns)
 {
     int64_t s = (now_ns - l->since_ns) / 1000000000;
     if (l->phase == LINK_HEAD)
-        return s > HEAD_S;
+        return s > l->h->config.head_s;
     return l->phase == LINK_BODY && s > BODY_GRACE_S && l->arrived < s * BODY_RATE_MIN;
 }
 
@@ -758,11 +758,11 @@ static enum status daemon_start(struct sockets *s, int fd, struct err *e)
         flags, 0, accept_one, s, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)DOOR_THREADS,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.connections_max,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK,
-        keep_escapes, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target, h, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_ARRAY,
-        s->certificate ? tls : tls + 2, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->config.idle_s,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
+        1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target,
+        h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, s, MHD_OPTION_ARRAY, s->certificate ? tls : tls + 2, MHD_OPTION_END);
     if (s->daemon)
         return ST_OK;
     return err_set(

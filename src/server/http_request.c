@@ -286,6 +286,8 @@ void http_init(struct http *h, struct server *s, const struct http_config *c)
             *texts[i] = arena_strdup(&h->arena, *texts[i]);
     if (!h->config.host)
         h->config.host = "127.0.0.1";
+    h->config.head_s = c->head_s ? c->head_s : HEAD_S;
+    h->config.idle_s = c->idle_s ? c->idle_s : IDLE_S;
     allowed_init(&h->allowed, &h->config);
     h->port = c->port;
 }
