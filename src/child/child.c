@@ -130,7 +130,7 @@ static void evict(struct warm *w, const char *what, const json_t *nodes)
     json_t *line = json_object();
     if (strcmp(what, "weights") != 0)
         run_cache_clear_outputs(w->cache);
-    if (strcmp(what, "outputs") != 0)
+    if (strcmp(what, "caches") != 0)
         json_put_i64(line, "evicted", run_cache_clear_weights(w->cache, nodes));
     send_line(w, line);
 }

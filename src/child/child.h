@@ -25,9 +25,7 @@
  * WARM CHILDREN (R1, S5)  With a control_fd (one end of a stream socket pair) the process stays
  * after its run. Lines of JSON from the supervisor:
  *     {"run": DIR}                            execute DIR/start.json, of the same tab
- *     {"evict": "caches"}                     drop kept outputs and weights
- *     {"evict": "outputs" | "weights", "nodes": [ids]?}    only these; nodes: of weights only
- * theirs
+ *     {"evict": "caches" | "weights" | "all", "nodes": [ids]?}    an `eviction` of messages.def
  *     {"exit": true}                          end; so does the end of the stream
  * and to the supervisor:
  *     {"ended": DIR, "exit_code": N, "caches": C}    after result.json of DIR

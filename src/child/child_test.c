@@ -558,7 +558,12 @@ TEST_WITHIN(
         printed = json_object_get(v, "payload");
     CHECK(strstr(json_get_str(entry_of(printed, "text"), "text", ""), "[out]") != NULL);
     json_decref(events);
-    say(&p, "{\"evict\": \"caches\"}\n");
+    say(&p, "{\"evict\": \"weights\", \"nodes\": [\"other\"]}\n");
+    line = read_line(&p);
+    CHECK_EQ(json_get_i64(line, "evicted", -1), 0);
+    CHECK_EQ(cache_figure(line, "execution_cache", "entries"), 1);
+    json_decref(line);
+    say(&p, "{\"evict\": \"all\"}\n");
     line = read_line(&p);
     CHECK_EQ(json_get_i64(line, "evicted", -1), 1);
     CHECK_EQ(cache_figure(line, "execution_cache", "entries"), 0);

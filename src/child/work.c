@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "child/events.h"
+#include "mem/slot.h"
 #include "plan/oom.h"
 #include "runner/run.h"
 #include "wire/wire.h"
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ORDER_BYTES_MAX = 128 << 20 };
+enum { ORDER_BYTES_MAX = 128 << 20, FOREGROUND_LOOK_MS = 200 };
 
 struct job {
     const struct work *w;
@@ -199,6 +200,39 @@ static void put_plan(const struct job *j)
     events_put(j->events, EVENT_PLAN, plan);
 }
 
+/* A device that a run in the foreground is on; NULL: none. */
+static const struct device *foreground_on(const struct job *j)
+{
+    struct run_device d;
+    for (int i = 0; run_device_at(j->run, i, &d); i++)
+        if (d.used && d.device->kind != DEVICE_CPU && slot_held(slot_name(d.device)))
+            return d.device;
+    return NULL;
+}
+
+/* R7: a card that is not shared by memory takes a queued run when the one in the foreground has
+ * ended. Canvas runs skip every queue. */
+static enum status wait_for_foreground(struct job *j, struct err *e)
+{
+    const struct device *d;
+    char text[200];
+    bool waits = j->order.budget_bytes <= 0 && strcmp(j->order.lane, "interactive") != 0;
+    if (!waits || !(d = foreground_on(j)))
+        return ST_OK;
+    json_t *payload = json_object();
+    (void)snprintf(
+        text, sizeof text, "waits for a run in the foreground (`snug run --local`) on %s", d->id);
+    json_put_str(payload, "kind", "waits_for_foreground");
+    json_put_str(payload, "message", text);
+    events_put(j->events, EVENT_RUN_WARNING, payload);
+    while (foreground_on(j)) {
+        if (stop_asked(j))
+            return err_set(e, ST_INTERRUPTED, "stopped while it waited for %s", d->id);
+        clock_sleep_ms(FOREGROUND_LOOK_MS);
+    }
+    return ST_OK;
+}
+
 static enum status execute(struct job *j, struct err *e)
 {
     struct run_sink sink = {on_event, on_node, stop_asked, j};
@@ -207,6 +241,7 @@ static enum status execute(struct job *j, struct err *e)
     events_put(j->events, EVENT_FACTS, facts_of(j));
     TRY(run_plan(j->run, e));
     put_plan(j);
+    TRY(wait_for_foreground(j, e));
     enum status st = run_execute(j->run, e);
     if (st == ST_OOM) {
         struct fit_options o = {.path = j->graph_path, .run = j->options};
@@ -266,13 +301,13 @@ static void put_end(const struct job *j, enum status st, enum cause c, const jso
 static json_t *peaks_of(const struct job *j)
 {
     json_t *list = json_array();
-    struct run_peak p;
-    for (int i = 0; j->run && run_peak_held(j->run, i, &p); i++) {
-        if (!p.device || p.device->kind == DEVICE_CPU)
+    struct run_device d;
+    for (int i = 0; j->run && run_device_at(j->run, i, &d); i++) {
+        if (!d.used || d.device->kind == DEVICE_CPU)
             continue;
         json_t *row = json_object();
-        json_put_str(row, "device", p.device->machine_id);
-        json_put_i64(row, "bytes", p.bytes);
+        json_put_str(row, "device", d.device->machine_id);
+        json_put_i64(row, "bytes", d.held_bytes_peak);
         (void)json_array_append_new(list, row);
     }
     return list;

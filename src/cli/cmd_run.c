@@ -8,6 +8,9 @@
 #include "cli/queued.h"
 
 #include "base/env.h"
+#include "base/log.h"
+#include "child/series.h"
+#include "mem/slot.h"
 
 #include <signal.h>
 #include <string.h>
@@ -105,16 +108,86 @@ static void tell_plan(struct live *l, const struct run *r)
     json_decref(event);
 }
 
+/* ---- what a run in the foreground has beside its display ---- */
+
+struct foreground {
+    struct live live;
+    struct boards *boards;         /* TensorBoard; NULL until the graph is known */
+    struct slot slot[DEVICES_MAX]; /* places on the devices that it uses */
+    int slots_n;
+};
+
+static void on_event(const json_t *event, void *ctx)
+{
+    struct foreground *f = ctx;
+    const char *opened = NULL;
+    struct err e;
+    live_event(event, &f->live);
+    if (f->boards && boards_event(f->boards, event, &opened, &e) != ST_OK)
+        log_warn("%s", e.text);
+    if (!opened)
+        return;
+    json_t *said = json_pack("{s:s,s:s}", "event", "tensorboard", "path", opened);
+    live_event(said, &f->live);
+    json_decref(said);
+}
+
+/* --tensorboard DIR: every loop; without it those whose parameter says so. */
+static void open_boards(struct foreground *f, const struct args *a, const struct graph *g)
+{
+    char dir[1200];
+    const char *asked = a->option[OPTION_TENSORBOARD].text;
+    if (!asked)
+        (void)snprintf(
+            dir, sizeof dir, "%s/tb/%lld-%ld", snug_home(), (long long)(clock_wall_us() / 1000000),
+            (long)getpid());
+    f->boards = boards_new(g, asked ? asked : dir, asked != NULL);
+}
+
+static void close_boards(struct foreground *f)
+{
+    struct err e;
+    if (boards_free(f->boards, &e) != ST_OK)
+        log_warn("%s", e.text);
+    f->boards = NULL;
+}
+
+/* Queued runs of this SNUG_HOME wait meanwhile. A place that cannot be had stops nobody. */
+static void hold_slots(struct foreground *f, const struct run *r)
+{
+    struct run_device d;
+    struct err e;
+    for (int i = 0; run_device_at(r, i, &d); i++) {
+        if (!d.used)
+            continue;
+        if (slot_hold(&f->slot[f->slots_n], slot_name(d.device), &e) == ST_OK)
+            f->slots_n++;
+        else
+            log_warn("queued runs cannot see this one: %s", e.text);
+    }
+}
+
+static void release_slots(struct foreground *f)
+{
+    for (int i = 0; i < f->slots_n; i++)
+        slot_release(&f->slot[i]);
+}
+
 static enum status
-execute(const struct args *a, struct graph *g, struct run *r, struct live *l, struct err *e)
+execute(const struct args *a, struct graph *g, struct run *r, struct foreground *f, struct err *e)
 {
     int64_t process_bytes = process_rss_bytes();
     TRY(run_plan(r, e));
     if (a->json)
-        tell_plan(l, r);
+        tell_plan(&f->live, r);
     else
         show_bill(a, g, r, process_bytes);
-    return run_execute(r, e);
+    hold_slots(f, r);
+    open_boards(f, a, g);
+    enum status st = run_execute(r, e);
+    close_boards(f);
+    release_slots(f);
+    return st;
 }
 
 static json_t *document_of(const struct run *r, json_t *logged)
@@ -137,21 +210,21 @@ static int run_here(const struct args *a)
     struct err e = {0};
     struct graph *g = NULL;
     struct run *r = NULL;
-    struct live live;
+    struct foreground f = {0};
     struct run_options o = run_options_of(a);
     o.prepares_data = true;
-    struct run_sink sink = {.event = live_event, .stop = stop_asked, .ctx = &live};
+    struct run_sink sink = {.event = on_event, .stop = stop_asked, .ctx = &f};
     catch_signals();
-    live_begin(&live, a->json);
+    live_begin(&f.live, a->json);
     enum status st = check_options(a, &e);
     if (st == ST_OK)
         st = graph_of(a, &g, &e);
     if (st == ST_OK)
         st = run_new(g, &o, &sink, &r, &e);
     if (st == ST_OK)
-        st = execute(a, g, r, &live, &e);
-    json_t *logged = json_incref(live.logged);
-    live_end(&live);
+        st = execute(a, g, r, &f, &e);
+    json_t *logged = json_incref(f.live.logged);
+    live_end(&f.live);
     answering = 1;
     if (!a->json && (st == ST_OK || st == ST_INTERRUPTED))
         show_result(r);

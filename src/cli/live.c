@@ -344,6 +344,7 @@ static const struct {
     {"warning", on_warning},
     {"saved", on_path},
     {"checkpoint", on_path},
+    {"tensorboard", on_path},
     {"memory_history", on_path},
     {"memory", on_memory},
     {"evaluation", on_evaluation},

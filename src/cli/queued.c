@@ -17,7 +17,7 @@ static const enum option_id of_servers[] = {
 static const enum option_id of_local_runs[] = {
     OPTION_MEMORY,       OPTION_MEMORY_HISTORY, OPTION_MEMORY_HISTORY_MAX,
     OPTION_MEMORY_STEPS, OPTION_MEMORY_SUMMARY, OPTION_THREADS,
-    OPTION_PROFILE};
+    OPTION_PROFILE,      OPTION_TENSORBOARD};
 
 /* The first of the options that is given, or OPTION_COUNT. */
 static enum option_id given_of(const struct args *a, const enum option_id *ids, size_t n)

@@ -206,13 +206,15 @@ int64_t run_host_need_bytes(const struct run *r)
     return sum;
 }
 
-bool run_peak_held(const struct run *r, int i, struct run_peak *out)
+bool run_device_at(const struct run *r, int i, struct run_device *out)
 {
     if (i < 0 || i >= r->devices->n)
         return false;
-    *out = (struct run_peak){
-        .device = r->places[i].begun ? r->places[i].device : NULL,
-        .bytes = atomic_load(&r->places[i].source.held_bytes_peak)};
+    const struct run_place *p = &r->places[i];
+    *out = (struct run_device){
+        .device = p->device,
+        .used = p->used,
+        .held_bytes_peak = p->begun ? atomic_load(&p->source.held_bytes_peak) : 0};
     return true;
 }
 

@@ -167,13 +167,13 @@ struct run_output {
 bool run_output_at(
     const struct run *r, const struct graph_node *n, size_t i, struct run_output *out);
 
-/* Bytes of device memory that the run held at most at once, by device of the list (R12); false past
- * the end, and for devices that it did not use. `machine_id`: as the machine calls it. */
-struct run_peak {
+/* Device i of the list; false past the end. */
+struct run_device {
     const struct device *device;
-    int64_t bytes;
+    bool used;               /* by some node, says the plan */
+    int64_t held_bytes_peak; /* what the run held there at most at once (R12); 0 before it began */
 };
-bool run_peak_held(const struct run *r, int i, struct run_peak *out);
+bool run_device_at(const struct run *r, int i, struct run_device *out);
 
 /* Documents, valid after run_plan: new references. */
 /* What `snug plan --json` gives beside schema and status: peak_bytes, lower_bound_bytes,

@@ -51,13 +51,16 @@ static void add_output(json_t *frame, const json_t *entry)
         json_t *data = json_is_object(content) ? json_object_get(content, "data") : content;
         if (json_is_string(data))
             json_object_set(frame, "image", data);
-    } else if (port && json_is_object(content)) {
+    } else if (json_is_object(content)) {
         json_t *summary = json_object_get(frame, "output_summary");
         if (!summary) {
             summary = json_object();
             json_put(frame, "output_summary", summary);
         }
-        json_object_set(summary, port, content);
+        if (port)
+            json_object_set(summary, port, content);
+        else if (str_eq(kind, "tensor_summary")) /* {port: summary} of all ports */
+            json_object_update(summary, content);
     }
 }
 
