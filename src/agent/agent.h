@@ -41,17 +41,23 @@ struct agent_options {
  * its reason. */
 enum status agent_run(const struct agent_options *o, struct err *e) NODISCARD;
 
-/* SNUG_HOME/agents/<name>.{lock,json,log,pid}. False: the name may not be one of a file. */
-bool agent_name_valid(const char *name);
+/* Files of an agent: SNUG_HOME/agents/<name>.SUFFIX, into buf. lock (its lock is held while the
+ * agent lives; its text is "PID START\n"), lease (folder.h), state (below), json (its credential,
+ * mode 0600: the command line's), log (in the background). */
+const char *agent_path(const char *name, const char *suffix, char *buf, size_t cap);
+bool agent_name_valid(const char *name); /* 1 to 64 of letters, digits, '.', '_', '-' */
+/* `given`, else "local" of the built-in one, else the host's name. */
+void agent_name_default(const char *given, bool builtin, char out[65]);
+
 struct agent_state {
-    char name[65], server[256];
-    int64_t pid; /* 0: does not run */
-    int64_t runs_live;
-    bool connected;
+    char name[65], server[256]; /* server: whom it is connected to, "" none */
+    int64_t pid;                /* 0: does not run */
+    int64_t runs;               /* that live */
 };
-/* What `snug agent status` shows. */
+/* What `snug agent status` shows; a name that never was is one that does not run. */
 enum status agent_status(const char *name, struct agent_state *out, struct err *e) NODISCARD;
-/* SIGTERM to the agent of that name, then waits. ST_NOT_FOUND: none runs. */
+/* SIGTERM to the agent of that name, then waits. ST_NOT_FOUND: none runs. ST_BUSY: it still runs.
+ */
 enum status agent_stop(const char *name, int wait_ms, struct err *e) NODISCARD;
 
 #endif
