@@ -260,11 +260,11 @@ static void do_order(struct agent *a, const struct order *o)
     }
 }
 
-static int64_t do_orders(struct agent *a, const json_t *list, int64_t after)
+static int64_t do_orders(struct agent *a, json_t *list, int64_t after)
 {
     size_t i;
     json_t *one;
-    json_array_foreach((json_t *)list, i, one)
+    json_array_foreach(list, i, one)
     {
         struct order o;
         struct err e;

@@ -73,7 +73,8 @@ static int supervise(void *ctx)
         .dir = z->dir, .graph = z->graph, .control_fd = z->control_fd});
 }
 
-static void start_one(struct zygote *z)
+/* False: nobody asks any more. */
+static bool start_one(struct zygote *z)
 {
     char dir[DIR_BYTES];
     struct reply r = {0};
@@ -81,7 +82,7 @@ static void start_one(struct zygote *z)
     struct process p;
     struct process_spec spec = {.in = -1, .out = 2, .err = 2, .session = true};
     if (receive(z->fd, dir, sizeof dir, &z->control_fd) == 0)
-        _exit(0); /* the agent is gone; its runs go on */
+        return false;
     z->dir = dir;
     if (z->control_fd >= 0) {
         spec.keep = &z->control_fd;
@@ -92,11 +93,11 @@ static void start_one(struct zygote *z)
         r.born = p.born;
         vec_push(&z->supervisors, p);
     } else {
-        (void)snprintf(r.error, sizeof r.error, "%s", e.text);
+        (void)snprintf(r.error, sizeof r.error, "%.255s", e.text);
     }
     if (z->control_fd >= 0)
         (void)close(z->control_fd);
-    (void)!send(z->fd, &r, sizeof r, MSG_NOSIGNAL);
+    return send(z->fd, &r, sizeof r, MSG_NOSIGNAL) >= 0;
 }
 
 static bool forget_supervisor(struct zygote *z, pid_t pid)
@@ -164,8 +165,8 @@ static int zygote_run(void *ctx)
         while (read(z->signals, &info, sizeof info) == (ssize_t)sizeof info)
             ;
         reap(z);
-        if (f[0].revents)
-            start_one(z);
+        if (f[0].revents && !start_one(z))
+            return 0; /* the agent is gone; its runs go on */
     }
 }
 
