@@ -371,7 +371,8 @@ void args_help(struct str *out)
         out, "snug - training that fits: the peak memory of a run is known before it starts\n\n"
              "Usage: snug COMMAND [OPTIONS]\n\nCommands:\n");
     for (size_t i = 0; i < command_count(); i++)
-        str_printf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
+        if (*commands[i].about) /* without it: for snug itself */
+            str_printf(out, "  %-10s %s\n", commands[i].name, commands[i].about);
     str_add(
         out,
         "\n`snug COMMAND --help` tells all about a command; `snug --version` which snug this is.\n"

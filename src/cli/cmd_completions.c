@@ -27,7 +27,8 @@ static void add_choices(const char *choices, struct str *out)
 static void add_commands(struct str *out)
 {
     for (size_t i = 0; i < command_count(); i++)
-        str_printf(out, "%s%s", i ? " " : "", command_at(i)->name);
+        if (*command_at(i)->about)
+            str_printf(out, "%s%s", i ? " " : "", command_at(i)->name);
     str_add(out, " help --help --version");
 }
 

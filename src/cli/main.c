@@ -1,5 +1,6 @@
 /* main.c - the program `snug`: finds the command and runs it. */
 #include "backends/backend.h"
+#include "base/process.h"
 #include "base/version.h"
 #include "cli/answer.h"
 #include "cli/args.h"
@@ -46,6 +47,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     int rc;
     cpu_wait_asleep(argv);
+    process_title_init(argc, argv);
     (void)signal(SIGPIPE, SIG_IGN); /* a reader that leaves is a write error, not a death */
     answer_begin(args_want_json(argc, argv));
     enum status st = args_parse(argc, argv, &a, &e);
