@@ -141,7 +141,7 @@ static enum status devices_check(struct agent *a, struct err *e)
         at += strspn(at, ", ");
         size_t n = strcspn(at, ", ");
         (void)snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : 0, at);
-        if (n && !device_of(a, name))
+        if (n && !agent_device(a, name))
             return err_set(e, ST_NOT_FOUND, "this machine has no device \"%.*s\"", (int)n, at);
         at += n;
     }
@@ -202,14 +202,14 @@ static void leave(struct agent *a, int signals)
     a->leaving = true;
     log_info("leaving: runs are stopped");
     (void)pthread_mutex_lock(&a->lock);
-    runs_stop_all(a, a->exit_cause);
+    agent_runs_stop_all(a, a->exit_cause);
     (void)pthread_mutex_unlock(&a->lock);
     while (!all_told(a) && clock_ns() < until) {
         if (!harder && read(signals, &info, sizeof info) == (ssize_t)sizeof info) {
             harder = true;
             until = clock_ns() + 10 * SECOND;
             (void)pthread_mutex_lock(&a->lock);
-            runs_kill_all(a, a->exit_cause);
+            agent_runs_kill_all(a, a->exit_cause);
             (void)pthread_mutex_unlock(&a->lock);
         }
         (void)nanosleep(&pause, NULL);
@@ -247,11 +247,11 @@ static enum status work(struct agent *a, struct err *e)
     if (signals < 0)
         return err_errno(e, "could not listen for signals");
     (void)pthread_mutex_lock(&a->lock);
-    runs_adopt(a);
+    agent_runs_adopt(a);
     (void)pthread_mutex_unlock(&a->lock);
-    if (pthread_create(&orders, NULL, orders_thread, a) != 0)
+    if (pthread_create(&orders, NULL, agent_orders_thread, a) != 0)
         return err_set(e, ST_IO, "could not start a thread");
-    if (pthread_create(&report, NULL, report_thread, a) != 0)
+    if (pthread_create(&report, NULL, agent_report_thread, a) != 0)
         return err_set(e, ST_IO, "could not start a thread");
     wait_for_end(a, signals);
     (void)pthread_join(orders, NULL);
@@ -338,8 +338,8 @@ enum status agent_run(const struct agent_options *o, struct err *e)
     }
 out:
     spawner_close(a.spawner);
-    warms_close(&a);
-    runs_release(&a);
+    agent_warms_close(&a);
+    agent_runs_release(&a);
     if (opened)
         devices_close(&a.devices);
     if (a.inotify >= 0)

@@ -18,7 +18,9 @@
 #define AGENT_AGENT_H
 
 #include "agent/supervisor.h"
+#include "base/err.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct agent_options {

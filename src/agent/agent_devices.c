@@ -25,15 +25,15 @@ static bool listed(const char *list, const char *device)
     return false;
 }
 
-struct device *device_of(struct agent *a, const char *device)
+struct device *agent_device(struct agent *a, const char *device)
 {
     for (int i = 0; i < a->devices.n; i++)
-        if (strcmp(a->devices.list[i].id, device) == 0 && device_offered(a, device))
+        if (strcmp(a->devices.list[i].id, device) == 0 && agent_device_offered(a, device))
             return &a->devices.list[i];
     return NULL;
 }
 
-bool device_offered(const struct agent *a, const char *device)
+bool agent_device_offered(const struct agent *a, const char *device)
 {
     for (int i = 0; i < a->devices.n; i++)
         if (strcmp(a->devices.list[i].id, device) == 0)
@@ -63,7 +63,7 @@ static json_t *report_of(struct device *d)
 }
 
 /* The CPU, then the cards in the order that --devices gives them. */
-json_t *device_reports(struct agent *a)
+json_t *agent_device_reports(struct agent *a)
 {
     json_t *list = json_array();
     (void)json_array_append_new(list, report_of(&a->devices.list[0]));
@@ -77,7 +77,7 @@ json_t *device_reports(struct agent *a)
         at += strspn(at, ", ");
         size_t n = strcspn(at, ", ");
         (void)snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : 0, at);
-        struct device *d = device_of(a, name);
+        struct device *d = agent_device(a, name);
         if (d && d != &a->devices.list[0])
             (void)json_array_append_new(list, report_of(d));
         at += n;

@@ -75,36 +75,36 @@ struct agent {
 };
 
 /* ---- agent_runs.c: the lock is held ---- */
-struct agent_run *run_find(struct agent *a, const char *id);
-void run_start(struct agent *a, const struct order *order);
+struct agent_run *agent_run_find(struct agent *a, const char *id);
+void agent_run_start(struct agent *a, const struct order *order);
 /* The process of an accepted run that has none. */
-void run_spawn(struct agent *a, struct agent_run *r);
-void run_stop(struct agent *a, const char *id, int64_t epoch, enum cause why);
-void run_kill(struct agent *a, struct agent_run *r, enum cause why);
+void agent_run_spawn(struct agent *a, struct agent_run *r);
+void agent_run_stop(struct agent *a, const char *id, int64_t epoch, enum cause why);
+void agent_run_kill(struct agent *a, struct agent_run *r, enum cause why);
 /* The server has its end, or never knew it. */
-void run_forget(struct agent *a, struct agent_run *r);
+void agent_run_forget(struct agent *a, struct agent_run *r);
 /* What is on the disk at the start. */
-void runs_adopt(struct agent *a);
+void agent_runs_adopt(struct agent *a);
 /* Those whose supervisor vanished, those to be killed harder, those to be forgotten. */
-void runs_look(struct agent *a);
-void runs_stop_all(struct agent *a, enum cause why);
-void runs_kill_all(struct agent *a, enum cause why);
-size_t runs_alive(const struct agent *a);
-void runs_release(struct agent *a);
+void agent_runs_look(struct agent *a);
+void agent_runs_stop_all(struct agent *a, enum cause why);
+void agent_runs_kill_all(struct agent *a, enum cause why);
+size_t agent_runs_alive(const struct agent *a);
+void agent_runs_release(struct agent *a);
 
 /* ---- agent_warm.c: the lock is held ---- */
 /* Gives the run to the tab's warm child. False: there is none that may have it; *fd is then the
  * agent's end for a new supervisor, and *theirs the supervisor's (close it after the start). */
-bool warm_take(struct agent *a, const struct folder *f, int *theirs);
-void warm_ended(struct agent *a, const char *run_id);
-void warm_read(struct agent *a, struct warm *w);
-void warm_evict(struct agent *a, const json_t *body);
-void warms_close(struct agent *a);
-json_t *warm_caches(const struct agent *a);
+bool agent_warm_take(struct agent *a, const struct run_folder *f, int *theirs);
+void agent_warm_ended(struct agent *a, const char *run_id);
+void agent_warm_read(struct agent *a, struct warm *w);
+void agent_warm_evict(struct agent *a, const json_t *body);
+void agent_warms_close(struct agent *a);
+json_t *agent_warm_caches(const struct agent *a);
 
 /* ---- agent_orders.c, agent_report.c: threads ---- */
-void *orders_thread(void *agent);
-void *report_thread(void *agent);
+void *agent_orders_thread(void *agent);
+void *agent_report_thread(void *agent);
 void agent_kick(struct agent *a);
 /* A client for the server, with the secret as it is now. */
 enum status agent_client(struct agent *a, struct client **out, struct err *e) NODISCARD;
@@ -112,12 +112,12 @@ enum status agent_client(struct agent *a, struct client **out, struct err *e) NO
 void agent_heard(struct agent *a, int64_t sent_ns);
 
 /* ---- agent_read.c ---- */
-json_t *answer_question(const struct agent *a, const struct order *o); /* an `answer` */
+json_t *agent_answer(const struct agent *a, const struct order *o); /* an `answer` */
 
 /* ---- agent_devices.c ---- */
-json_t *device_reports(struct agent *a);
-bool device_offered(const struct agent *a, const char *device);
-struct device *device_of(struct agent *a, const char *device);
+json_t *agent_device_reports(struct agent *a);
+bool agent_device_offered(const struct agent *a, const char *device);
+struct device *agent_device(struct agent *a, const char *device);
 json_t *agent_environment(void);
 
 #endif

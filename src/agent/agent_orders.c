@@ -79,7 +79,7 @@ static json_t *hello_of(struct agent *a)
         .node_types = node_table_names(),
         .environment = agent_environment(),
         .mounts = labels(a->o->mounts),
-        .devices = device_reports(a),
+        .devices = agent_device_reports(a),
         .runs = run_reports(a),
     };
     (void)pthread_mutex_unlock(&a->lock);
@@ -103,17 +103,17 @@ static void rewind_run(struct agent_run *r, int64_t stored)
 
 static void obey(struct agent *a, const struct verdict *v)
 {
-    struct agent_run *r = run_find(a, v->run_id);
+    struct agent_run *r = agent_run_find(a, v->run_id);
     if (!r || r->epoch != v->epoch)
         return;
     rewind_run(r, v->sequence);
     if (str_eq(v->action, "forget")) {
-        run_forget(a, r);
+        agent_run_forget(a, r);
     } else if (str_eq(v->action, "stop")) {
-        run_kill(a, r, CAUSE_CANCELLED);
+        agent_run_kill(a, r, CAUSE_CANCELLED);
     } else if (r->waits) {
         r->starts_again = false;
-        run_spawn(a, r);
+        agent_run_spawn(a, r);
     }
 }
 
@@ -177,7 +177,7 @@ static enum status connect_once(struct agent *a, struct client *c, struct err *e
 static bool nobody_needs(struct agent *a, int64_t since_ns)
 {
     (void)pthread_mutex_lock(&a->lock);
-    bool needed = !a->o->builtin || runs_alive(a) > 0;
+    bool needed = !a->o->builtin || agent_runs_alive(a) > 0;
     (void)pthread_mutex_unlock(&a->lock);
     return !needed && clock_ns() - since_ns > SERVER_GONE_S * SECOND;
 }
@@ -221,7 +221,7 @@ static void do_order(struct agent *a, const struct order *o)
 {
     enum order_type type;
     enum cause why = CAUSE_CANCELLED;
-    struct agent_run *r = run_find(a, o->run_id);
+    struct agent_run *r = agent_run_find(a, o->run_id);
     if (!order_find(o->type, &type)) {
         log_warn("the server orders \"%.40s\", which this agent does not know", o->type);
         return;
@@ -231,24 +231,24 @@ static void do_order(struct agent *a, const struct order *o)
         r = NULL; /* of another attempt */
     switch (type) {
     case ORDER_START:
-        run_start(a, o);
+        agent_run_start(a, o);
         break;
     case ORDER_STOP:
-        run_stop(a, o->run_id, o->epoch, why);
+        agent_run_stop(a, o->run_id, o->epoch, why);
         break;
     case ORDER_KILL:
         if (r)
-            run_kill(a, r, why);
+            agent_run_kill(a, r, why);
         break;
     case ORDER_FORGET:
         if (r)
-            run_forget(a, r);
+            agent_run_forget(a, r);
         break;
     case ORDER_READ:
-        (void)json_array_append_new(a->answers, answer_question(a, o));
+        (void)json_array_append_new(a->answers, agent_answer(a, o));
         break;
     case ORDER_EVICT:
-        warm_evict(a, o->body);
+        agent_warm_evict(a, o->body);
         break;
     case ORDER_EXIT:
         log_info("the server sends this worker away");
@@ -319,7 +319,7 @@ static void follow_session(struct agent *a, struct client *c)
     }
 }
 
-void *orders_thread(void *agent)
+void *agent_orders_thread(void *agent)
 {
     struct agent *a = agent;
     char said[800] = "";

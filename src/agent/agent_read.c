@@ -20,8 +20,8 @@ static enum status log_part(const char *dir, const struct question *q, json_t **
     struct stat st;
     struct str text;
     int64_t most = q->bytes > 0 && q->bytes < LOG_BYTES_MAX ? q->bytes : LOG_BYTES_MAX;
-    int fd =
-        open(folder_path(dir, "output.log", path, sizeof path), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(
+        run_folder_path(dir, "output.log", path, sizeof path), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return err_set(e, ST_NOT_FOUND, "this worker has no log of the run");
     int64_t size = fstat(fd, &st) == 0 ? (int64_t)st.st_size : 0;
@@ -35,7 +35,7 @@ static enum status log_part(const char *dir, const struct question *q, json_t **
         return err_set(e, ST_IO, "could not read the log of the run");
     }
     str_init(&text);
-    size_t taken = output_utf8(&text, bytes, (size_t)n, from + n < size);
+    size_t taken = run_output_utf8(&text, bytes, (size_t)n, from + n < size);
     *out = json_object();
     json_put_str(*out, "text", text.data);
     json_put_i64(*out, "offset", from + (int64_t)taken);
@@ -66,7 +66,7 @@ static enum status answer_of(const char *dir, const struct question *q, json_t *
     return err_set(e, ST_UNSUPPORTED, "this worker cannot answer \"%.40s\"", q->what);
 }
 
-json_t *answer_question(const struct agent *a, const struct order *o)
+json_t *agent_answer(const struct agent *a, const struct order *o)
 {
     struct question q = {0};
     struct err e;

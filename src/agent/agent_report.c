@@ -164,7 +164,7 @@ static void take_stored(struct reporter *p, const json_t *sequences)
         }
         if (r->end_sent && r->stored >= r->sent && !r->over) {
             r->over = true;
-            r->alive = r->alive && folder_locked(r->dir);
+            r->alive = r->alive && run_folder_locked(r->dir);
             if (a->o->one_shot)
                 (void)kill(getpid(), SIGTERM); /* its one run is told */
         }
@@ -184,10 +184,11 @@ static void take_reply(struct reporter *p, const json_t *reply)
     take_stored(p, r.sequences);
     json_array_foreach(r.forget, i, one)
     {
-        struct agent_run *run = json_is_string(one) ? run_find(p->a, json_string_value(one)) : NULL;
+        struct agent_run *run =
+            json_is_string(one) ? agent_run_find(p->a, json_string_value(one)) : NULL;
         if (run) {
             log_warn("run %.8s is not this worker's any more", run->id);
-            run_forget(p->a, run);
+            agent_run_forget(p->a, run);
         }
     }
 }
@@ -263,8 +264,8 @@ static void send_report(struct reporter *p)
     }
     if (go && beat) {
         r.heartbeat = true;
-        r.devices = device_reports(a);
-        r.caches = warm_caches(a);
+        r.devices = agent_device_reports(a);
+        r.caches = agent_warm_caches(a);
         p->beat_ns = now + (int64_t)(a->heartbeat_s * (double)SECOND);
     }
     r.session = p->session;
@@ -300,7 +301,7 @@ static bool look_around(struct reporter *p)
     struct agent *a = p->a;
     if (clock_ns() < p->look_ns)
         return false;
-    runs_look(a);
+    agent_runs_look(a);
     for (size_t i = 0; i < a->runs.n; i++) /* what no notice came of */
         a->runs.data[i]->fresh = a->runs.data[i]->fresh || !a->runs.data[i]->over;
     p->look_ns = clock_ns() + SECOND;
@@ -315,7 +316,7 @@ static void write_state(struct reporter *p)
     (void)pthread_mutex_lock(&a->lock);
     json_t *doc = json_object();
     json_put_str(doc, "server", *a->session ? a->url : "");
-    json_put_i64(doc, "runs", (int64_t)runs_alive(a));
+    json_put_i64(doc, "runs", (int64_t)agent_runs_alive(a));
     (void)pthread_mutex_unlock(&a->lock);
     if (!json_equal(doc, p->state)) {
         char *text = json_text(doc, false);
@@ -362,13 +363,13 @@ static bool wait_for_changes(struct reporter *p)
     for (nfds_t i = 2; i < n; i++)
         for (size_t k = 0; f[i].revents && k < a->warms.n; k++)
             if (a->warms.data[k] == warm[i])
-                warm_read(a, warm[i]);
+                agent_warm_read(a, warm[i]);
     bool looked = look_around(p);
     (void)pthread_mutex_unlock(&a->lock);
     return looked;
 }
 
-void *report_thread(void *agent)
+void *agent_report_thread(void *agent)
 {
     struct reporter p = {.a = agent};
     while (!p.a->quit) {

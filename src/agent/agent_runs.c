@@ -20,7 +20,7 @@ enum { KILL_HARDER_S = 15, FORGOTTEN_KEPT = 1000 };
 
 /* ---- the table ---- */
 
-struct agent_run *run_find(struct agent *a, const char *id)
+struct agent_run *agent_run_find(struct agent *a, const char *id)
 {
     for (size_t i = 0; i < a->runs.n; i++)
         if (strcmp(a->runs.data[i]->id, id) == 0)
@@ -31,7 +31,7 @@ struct agent_run *run_find(struct agent *a, const char *id)
 static void watch(struct agent *a, struct agent_run *r)
 {
     char path[1200];
-    (void)folder_path(r->dir, "events.jsonl", path, sizeof path);
+    (void)run_folder_path(r->dir, "events.jsonl", path, sizeof path);
     r->watch = a->inotify >= 0 ? inotify_add_watch(a->inotify, path, IN_MODIFY) : -1;
     r->fresh = true;
 }
@@ -69,14 +69,14 @@ static void run_remove(struct agent *a, struct agent_run *r)
     run_free(a, r);
 }
 
-void runs_release(struct agent *a)
+void agent_runs_release(struct agent *a)
 {
     for (size_t i = 0; i < a->runs.n; i++)
         run_free(a, a->runs.data[i]);
     vec_release(&a->runs);
 }
 
-size_t runs_alive(const struct agent *a)
+size_t agent_runs_alive(const struct agent *a)
 {
     size_t n = 0;
     for (size_t i = 0; i < a->runs.n; i++)
@@ -89,12 +89,12 @@ size_t runs_alive(const struct agent *a)
 /* In the journal, or, where the disk does not take it, in memory until the server has it. */
 static void end_here(struct agent_run *r, enum cause why, const char *text)
 {
-    struct folder f;
+    struct run_folder f;
     struct err e;
-    enum status st = folder_read(&f, r->dir, &e);
+    enum status st = run_folder_read(&f, r->dir, &e);
     if (st == ST_OK) {
-        st = folder_bury(&f, why, text, &e);
-        folder_release(&f);
+        st = run_folder_bury(&f, why, text, &e);
+        run_folder_release(&f);
     }
     if (st == ST_BUSY) { /* the tree does not die: looked at again */
         log_warn("%s", e.text);
@@ -103,7 +103,7 @@ static void end_here(struct agent_run *r, enum cause why, const char *text)
     if (st != ST_OK) {
         log_warn("run %.8s: %s", r->id, e.text);
         if (!r->said_end)
-            r->said_end = folder_end(why, text, NULL, -1, 0);
+            r->said_end = run_folder_end(why, text, NULL, -1, 0);
     }
     r->alive = r->waits = false;
     r->fresh = true;
@@ -111,17 +111,17 @@ static void end_here(struct agent_run *r, enum cause why, const char *text)
 
 /* ---- starting ---- */
 
-void run_spawn(struct agent *a, struct agent_run *r)
+void agent_run_spawn(struct agent *a, struct agent_run *r)
 {
-    struct folder f;
+    struct run_folder f;
     struct err e;
     int theirs = -1;
     enum status st = ST_OK;
     r->alive = true;
     r->waits = false;
-    if (*r->tab && folder_read(&f, r->dir, &e) == ST_OK) {
-        bool given = warm_take(a, &f, &theirs);
-        folder_release(&f);
+    if (*r->tab && run_folder_read(&f, r->dir, &e) == ST_OK) {
+        bool given = agent_warm_take(a, &f, &theirs);
+        run_folder_release(&f);
         if (given) {
             r->supervisor = process_of(0);
             return;
@@ -147,7 +147,7 @@ static bool may_start(struct agent *a, const struct start_order *o, enum cause *
     for (size_t i = 0; i < json_array_size(o->devices); i++) {
         const char *name = json_string_value(json_array_get(o->devices, i));
         const char *uuid = json_string_value(json_array_get(o->uuids, i));
-        const struct device *d = name ? device_of(a, name) : NULL;
+        const struct device *d = name ? agent_device(a, name) : NULL;
         if (!d || (uuid && *uuid && strcmp(uuid, d->uuid) != 0)) {
             (void)err_set(
                 e, ST_NOT_FOUND, "worker %s has no %s any more%s%s", a->name,
@@ -171,7 +171,7 @@ static bool may_start(struct agent *a, const struct start_order *o, enum cause *
 static void clear_earlier(struct agent *a, struct agent_run *r)
 {
     struct process_end ignored;
-    struct process p = folder_supervisor(r->dir);
+    struct process p = run_folder_supervisor(r->dir);
     log_warn("run %.8s is ordered again while its attempt %lld lives", r->id, (long long)r->epoch);
     (void)process_signal(&p, SIGINT);
     (void)process_wait(&p, 10000, &ignored);
@@ -184,24 +184,24 @@ static void clear_earlier(struct agent *a, struct agent_run *r)
 static void accept_start(struct agent *a, const json_t *body, const struct start_order *o)
 {
     char dir[1000];
-    enum folder_seen seen = FOLDER_NEW;
+    enum run_folder_seen seen = FOLDER_NEW;
     enum cause why;
     struct err e;
     (void)snprintf(dir, sizeof dir, "%s/%s", a->runs_dir, o->run_id);
-    struct agent_run *r = run_find(a, o->run_id);
+    struct agent_run *r = agent_run_find(a, o->run_id);
     if (r && r->epoch >= o->epoch)
         return; /* seen: a success without effect */
-    if (r && (r->alive || folder_locked(dir)))
+    if (r && (r->alive || run_folder_locked(dir)))
         clear_earlier(a, r);
     else if (r)
         run_remove(a, r);
-    enum status st = folder_accept(dir, body, a->name, a->lease_path, &seen, &e);
+    enum status st = run_folder_accept(dir, body, a->name, a->lease_path, &seen, &e);
     if (seen == FOLDER_SEEN)
         return;
     r = run_add(a, dir, o);
     if (st != ST_OK) {
         log_warn("run %.8s: %s", r->id, e.text);
-        r->said_end = folder_end(CAUSE_COULD_NOT_START, e.text, NULL, -1, 0);
+        r->said_end = run_folder_end(CAUSE_COULD_NOT_START, e.text, NULL, -1, 0);
         r->fresh = true;
         return;
     }
@@ -209,11 +209,11 @@ static void accept_start(struct agent *a, const json_t *body, const struct start
     if (!may_start(a, o, &why, &e))
         end_here(r, why, e.text);
     else
-        run_spawn(a, r);
+        agent_run_spawn(a, r);
     a->taken++;
 }
 
-void run_start(struct agent *a, const struct order *order)
+void agent_run_start(struct agent *a, const struct order *order)
 {
     struct start_order o;
     struct err e;
@@ -222,7 +222,7 @@ void run_start(struct agent *a, const struct order *order)
         st = err_set(&e, ST_INVALID, "it names no run");
     if (st != ST_OK)
         log_warn("order to start: %s", e.text);
-    else if (!a->leaving && !(a->o->one_shot && a->taken > 0 && !run_find(a, o.run_id)))
+    else if (!a->leaving && !(a->o->one_shot && a->taken > 0 && !agent_run_find(a, o.run_id)))
         accept_start(a, order->body, &o);
 }
 
@@ -231,7 +231,7 @@ void run_start(struct agent *a, const struct order *order)
 /* A signal to the run's supervisor; false: it is not there. */
 static bool tell(struct agent_run *r, int signal)
 {
-    struct process p = folder_supervisor(r->dir);
+    struct process p = run_folder_supervisor(r->dir);
     if (p.pid == 0)
         p = r->supervisor;
     return p.pid > 0 && process_signal(&p, signal);
@@ -248,19 +248,19 @@ static void ask(struct agent_run *r, enum cause why, int signal)
         return;
     /* Before the signal, so that whoever reads it knows why; and where the supervisor has not
      * begun, it finds it there. */
-    if (folder_stop_write(r->dir, why, &e) != ST_OK)
+    if (run_folder_stop_write(r->dir, why, &e) != ST_OK)
         log_warn("run %.8s: %s", r->id, e.text);
     (void)tell(r, signal);
 }
 
-void run_stop(struct agent *a, const char *id, int64_t epoch, enum cause why)
+void agent_run_stop(struct agent *a, const char *id, int64_t epoch, enum cause why)
 {
-    struct agent_run *r = run_find(a, id);
+    struct agent_run *r = agent_run_find(a, id);
     if (r && r->epoch == epoch)
         ask(r, why, SIGTERM);
 }
 
-void run_kill(struct agent *a, struct agent_run *r, enum cause why)
+void agent_run_kill(struct agent *a, struct agent_run *r, enum cause why)
 {
     (void)a;
     if (r->kill_since_ns == 0)
@@ -268,16 +268,16 @@ void run_kill(struct agent *a, struct agent_run *r, enum cause why)
     ask(r, why, SIGINT);
 }
 
-void runs_stop_all(struct agent *a, enum cause why)
+void agent_runs_stop_all(struct agent *a, enum cause why)
 {
     for (size_t i = 0; i < a->runs.n; i++)
         ask(a->runs.data[i], why, SIGTERM);
 }
 
-void runs_kill_all(struct agent *a, enum cause why)
+void agent_runs_kill_all(struct agent *a, enum cause why)
 {
     for (size_t i = 0; i < a->runs.n; i++)
-        run_kill(a, a->runs.data[i], why);
+        agent_run_kill(a, a->runs.data[i], why);
 }
 
 /* ---- forgetting ---- */
@@ -285,20 +285,20 @@ void runs_kill_all(struct agent *a, enum cause why)
 static void forget_now(struct agent *a, struct agent_run *r)
 {
     struct err e;
-    if (folder_forget(r->dir, &e) != ST_OK && dir_exists(r->dir))
+    if (run_folder_forget(r->dir, &e) != ST_OK && dir_exists(r->dir))
         log_warn("run %.8s: %s", r->id, e.text);
     run_remove(a, r);
 }
 
-void run_forget(struct agent *a, struct agent_run *r)
+void agent_run_forget(struct agent *a, struct agent_run *r)
 {
     r->forget = true;
     if (r->waits) { /* it never began */
         r->waits = false;
         forget_now(a, r);
     } else if (r->alive && !r->over) {
-        run_kill(a, r, CAUSE_AGENT_LOST);
-    } else if (!folder_locked(r->dir)) {
+        agent_run_kill(a, r, CAUSE_AGENT_LOST);
+    } else if (!run_folder_locked(r->dir)) {
         forget_now(a, r);
     }
 }
@@ -322,10 +322,10 @@ static void vanished(struct agent *a, struct agent_run *r)
     journal_close(&j);
     if (ended) {
         r->alive = false;
-        warm_ended(a, r->id);
+        agent_warm_ended(a, r->id);
     } else if (!began && !r->starts_again) {
         r->starts_again = true;
-        run_spawn(a, r);
+        agent_run_spawn(a, r);
     } else {
         end_here(
             r, began ? CAUSE_CHILD_LOST : CAUSE_COULD_NOT_START,
@@ -341,11 +341,11 @@ static void kill_harder(struct agent_run *r)
     (void)tell(r, SIGKILL); /* what is left is killed where it is buried */
 }
 
-void runs_look(struct agent *a)
+void agent_runs_look(struct agent *a)
 {
     for (size_t i = 0; i < a->runs.n; i++) {
         struct agent_run *r = a->runs.data[i];
-        if (r->alive && !folder_locked(r->dir) && !process_alive(&r->supervisor)) {
+        if (r->alive && !run_folder_locked(r->dir) && !process_alive(&r->supervisor)) {
             /* Between two looks it may have taken the lock and gone. */
             vanished(a, r);
         } else if (r->alive) {
@@ -354,7 +354,7 @@ void runs_look(struct agent *a)
     }
     for (size_t i = a->runs.n; i-- > 0;) {
         struct agent_run *r = a->runs.data[i];
-        if (r->forget && !r->alive && !folder_locked(r->dir))
+        if (r->forget && !r->alive && !run_folder_locked(r->dir))
             forget_now(a, r);
     }
 }
@@ -363,17 +363,17 @@ void runs_look(struct agent *a)
 
 static void adopt(struct agent *a, const char *dir)
 {
-    struct folder f;
+    struct run_folder f;
     struct journal j;
     struct err e;
-    if (folder_read(&f, dir, &e) != ST_OK || strcmp(f.worker, a->name) != 0) {
-        folder_release(&f);
+    if (run_folder_read(&f, dir, &e) != ST_OK || strcmp(f.worker, a->name) != 0) {
+        run_folder_release(&f);
         return;
     }
     struct agent_run *r = run_add(a, dir, &f.o);
-    r->supervisor = folder_supervisor(dir);
+    r->supervisor = run_folder_supervisor(dir);
     watch(a, r);
-    if (folder_locked(dir)) {
+    if (run_folder_locked(dir)) {
         r->alive = true;
     } else if (journal_open(&j, dir, f.o.epoch, &e) != ST_OK) {
         end_here(r, CAUSE_CHILD_LOST, e.text);
@@ -386,7 +386,7 @@ static void adopt(struct agent *a, const char *dir)
             end_here(r, CAUSE_CHILD_LOST, NULL);
         }
     }
-    folder_release(&f);
+    run_folder_release(&f);
 }
 
 /* Of the runs that are over and forgotten the newest stay, with their logs and what they recorded.
@@ -423,14 +423,14 @@ static void drop_old(const struct agent *a)
             if (list.data[i].time < list.data[oldest].time)
                 oldest = i;
         (void)snprintf(path, sizeof path, "%s/%s", a->runs_dir, list.data[oldest].name);
-        if (folder_remove(path, &e) != ST_OK)
+        if (run_folder_remove(path, &e) != ST_OK)
             log_warn("%s", e.text);
         list.data[oldest] = list.data[--list.n];
     }
     vec_release(&list);
 }
 
-void runs_adopt(struct agent *a)
+void agent_runs_adopt(struct agent *a)
 {
     struct dirent *entry;
     DIR *d = opendir(a->runs_dir);

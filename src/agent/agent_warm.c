@@ -37,13 +37,13 @@ static void warm_drop(struct agent *a, size_t i)
     a->warms.data[i] = a->warms.data[--a->warms.n];
 }
 
-static bool same_place(const struct warm *w, const struct folder *f)
+static bool same_place(const struct warm *w, const struct run_folder *f)
 {
     return w->budget_bytes == f->o.budget_bytes && json_equal(w->devices, f->o.devices);
 }
 
 /* The tab's idle child; one that runs, or has other devices, is let go after what it does. */
-static struct warm *idle_child(struct agent *a, const struct folder *f)
+static struct warm *idle_child(struct agent *a, const struct run_folder *f)
 {
     for (size_t i = 0; i < a->warms.n;) {
         struct warm *w = a->warms.data[i];
@@ -58,7 +58,7 @@ static struct warm *idle_child(struct agent *a, const struct folder *f)
     return NULL;
 }
 
-bool warm_take(struct agent *a, const struct folder *f, int *theirs)
+bool agent_warm_take(struct agent *a, const struct run_folder *f, int *theirs)
 {
     int pair[2];
     struct warm *w = idle_child(a, f);
@@ -85,7 +85,7 @@ bool warm_take(struct agent *a, const struct folder *f, int *theirs)
     return false;
 }
 
-void warm_ended(struct agent *a, const char *run_id)
+void agent_warm_ended(struct agent *a, const char *run_id)
 {
     for (size_t i = 0; i < a->warms.n; i++)
         if (strcmp(a->warms.data[i]->run_id, run_id) == 0)
@@ -105,7 +105,7 @@ static void take_line(struct warm *w, const char *text, size_t n)
     json_decref(doc);
 }
 
-void warm_read(struct agent *a, struct warm *w)
+void agent_warm_read(struct agent *a, struct warm *w)
 {
     char buf[4096];
     ssize_t n = recv(w->fd, buf, sizeof buf, MSG_DONTWAIT);
@@ -126,7 +126,7 @@ void warm_read(struct agent *a, struct warm *w)
     }
 }
 
-void warm_evict(struct agent *a, const json_t *body)
+void agent_warm_evict(struct agent *a, const json_t *body)
 {
     struct eviction v;
     struct err e;
@@ -142,7 +142,12 @@ void warm_evict(struct agent *a, const json_t *body)
         if (str_eq(v.what, "child")) {
             json_put_bool(line, "exit", true);
         } else {
-            json_put_str(line, "evict", v.what);
+            /* child/child.h has other words for the same. */
+            json_put_str(
+                line, "evict",
+                str_eq(v.what, "all")      ? "caches"
+                : str_eq(v.what, "caches") ? "outputs"
+                                           : v.what);
             if (v.nodes)
                 json_put(line, "nodes", json_incref(v.nodes));
         }
@@ -150,14 +155,14 @@ void warm_evict(struct agent *a, const json_t *body)
     }
 }
 
-void warms_close(struct agent *a)
+void agent_warms_close(struct agent *a)
 {
     while (a->warms.n)
         warm_drop(a, 0);
     vec_release(&a->warms);
 }
 
-json_t *warm_caches(const struct agent *a)
+json_t *agent_warm_caches(const struct agent *a)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < a->warms.n; i++) {

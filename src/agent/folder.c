@@ -20,32 +20,32 @@
 
 enum { START_BYTES_MAX = 256 << 20 };
 
-const char *folder_path(const char *dir, const char *name, char *buf, size_t cap)
+const char *run_folder_path(const char *dir, const char *name, char *buf, size_t cap)
 {
     (void)snprintf(buf, cap, "%s/%s", dir, name);
     return buf;
 }
 
-enum status folder_read(struct folder *f, const char *dir, struct err *e)
+enum status run_folder_read(struct run_folder *f, const char *dir, struct err *e)
 {
     char path[1200];
-    *f = (struct folder){0};
+    *f = (struct run_folder){0};
     if (strlen(dir) >= sizeof f->dir)
         return err_set(e, ST_INVALID, "the path of a run folder is too long");
     memcpy(f->dir, dir, strlen(dir) + 1);
     TRY(json_read_file(
-        folder_path(dir, "start.json", path, sizeof path), START_BYTES_MAX, &f->doc, e));
+        run_folder_path(dir, "start.json", path, sizeof path), START_BYTES_MAX, &f->doc, e));
     enum status st = wire_read(&wire_start_order, f->doc, &f->o, e);
     if (st == ST_OK && !run_id_is_valid(f->o.run_id))
         st = err_set(e, ST_CORRUPT, "\"%s\" names no run", path);
     f->worker = json_get_str(f->doc, "worker", "");
     f->lease = json_get_str(f->doc, "lease", "");
     if (st != ST_OK)
-        folder_release(f);
+        run_folder_release(f);
     return st;
 }
 
-void folder_release(struct folder *f)
+void run_folder_release(struct run_folder *f)
 {
     json_decref(f->doc);
     f->doc = NULL;
@@ -63,8 +63,8 @@ static int64_t epoch_seen(const char *dir)
     for (int i = 0; i < 2; i++) {
         json_t *doc;
         if (json_read_file(
-                folder_path(dir, names[i], path, sizeof path), START_BYTES_MAX, &doc, &ignored) !=
-            ST_OK)
+                run_folder_path(dir, names[i], path, sizeof path), START_BYTES_MAX, &doc,
+                &ignored) != ST_OK)
             continue;
         int64_t found = json_get_i64(doc, "epoch", 0);
         epoch = found > epoch ? found : epoch;
@@ -83,7 +83,7 @@ static enum status start_write(
     char *text = json_text(doc, false);
     json_decref(doc);
     enum status st =
-        file_write(folder_path(dir, "start.json", path, sizeof path), text, strlen(text), e);
+        file_write(run_folder_path(dir, "start.json", path, sizeof path), text, strlen(text), e);
     mem_free(text);
     return st;
 }
@@ -94,12 +94,12 @@ static void leftovers_remove(const char *dir)
     static const char *const names[] = {"stop", "result.json", "peaks.json", "oom", "done.json"};
     char path[1200];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        (void)unlink(folder_path(dir, names[i], path, sizeof path));
+        (void)unlink(run_folder_path(dir, names[i], path, sizeof path));
 }
 
-enum status folder_accept(
+enum status run_folder_accept(
     const char *dir, const json_t *order, const char *worker, const char *lease,
-    enum folder_seen *seen, struct err *e)
+    enum run_folder_seen *seen, struct err *e)
 {
     char path[1200];
     int64_t epoch = json_get_i64(order, "epoch", 0), before = epoch_seen(dir);
@@ -109,7 +109,7 @@ enum status folder_accept(
     TRY(dir_make(dir, e));
     leftovers_remove(dir);
     int fd = open(
-        folder_path(dir, "events.jsonl", path, sizeof path),
+        run_folder_path(dir, "events.jsonl", path, sizeof path),
         O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return err_errno(e, "cannot make \"%s\"", path);
@@ -117,17 +117,17 @@ enum status folder_accept(
     return start_write(dir, order, worker, lease, e);
 }
 
-enum status folder_forget(const char *dir, struct err *e)
+enum status run_folder_forget(const char *dir, struct err *e)
 {
     char from[1200], to[1200];
     if (rename(
-            folder_path(dir, "start.json", from, sizeof from),
-            folder_path(dir, "done.json", to, sizeof to)) != 0 &&
+            run_folder_path(dir, "start.json", from, sizeof from),
+            run_folder_path(dir, "done.json", to, sizeof to)) != 0 &&
         errno != ENOENT)
         return err_errno(e, "could not rename \"%s\"", from);
     static const char *const names[] = {"events.jsonl", "pid", "stop", "result.json", "lock"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        (void)unlink(folder_path(dir, names[i], from, sizeof from));
+        (void)unlink(run_folder_path(dir, names[i], from, sizeof from));
     return ST_OK;
 }
 
@@ -139,7 +139,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return remove(path);
 }
 
-enum status folder_remove(const char *dir, struct err *e)
+enum status run_folder_remove(const char *dir, struct err *e)
 {
     if (nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
         return err_errno(e, "could not remove \"%s\"", dir);
@@ -148,12 +148,13 @@ enum status folder_remove(const char *dir, struct err *e)
 
 /* ---- who lives ---- */
 
-bool folder_locked(const char *dir)
+bool run_folder_locked(const char *dir)
 {
     char path[1200];
     struct shared lock;
     struct err ignored;
-    if (shared_open(&lock, folder_path(dir, "lock", path, sizeof path), false, &ignored) != ST_OK)
+    if (shared_open(&lock, run_folder_path(dir, "lock", path, sizeof path), false, &ignored) !=
+        ST_OK)
         return false;
     bool held = shared_locked(&lock, 0, 1);
     shared_close(&lock);
@@ -167,41 +168,43 @@ static struct process pid_read(const char *dir)
     size_t n;
     struct err ignored;
     long long pid = 0, born = 0;
-    if (file_read(folder_path(dir, "pid", path, sizeof path), 100, &text, &n, &ignored) == ST_OK &&
+    if (file_read(run_folder_path(dir, "pid", path, sizeof path), 100, &text, &n, &ignored) ==
+            ST_OK &&
         sscanf(text, "%lld %lld", &pid, &born) != 2)
         pid = 0;
     mem_free(text);
     return (struct process){(pid_t)pid, born};
 }
 
-struct process folder_supervisor(const char *dir)
+struct process run_folder_supervisor(const char *dir)
 {
     struct process p = pid_read(dir);
     return process_alive(&p) ? p : (struct process){0};
 }
 
-struct process_tree folder_tree(const char *dir, const char *run_id, char variable[64])
+struct process_tree run_folder_tree(const char *dir, const char *run_id, char variable[64])
 {
     (void)snprintf(variable, 64, "SNUG_RUN_ID=%s", run_id);
     return (struct process_tree){.session = pid_read(dir), .variable = variable};
 }
 
-enum status folder_stop_write(const char *dir, enum cause why, struct err *e)
+enum status run_folder_stop_write(const char *dir, enum cause why, struct err *e)
 {
     char path[1200];
-    (void)folder_path(dir, "stop", path, sizeof path);
+    (void)run_folder_path(dir, "stop", path, sizeof path);
     if (file_exists(path))
         return ST_OK;
     return file_write(path, cause_code(why), strlen(cause_code(why)), e);
 }
 
-bool folder_stop_read(const char *dir, enum cause *why)
+bool run_folder_stop_read(const char *dir, enum cause *why)
 {
     char path[1200], *text = NULL;
     size_t n;
     struct err ignored;
     bool found =
-        file_read(folder_path(dir, "stop", path, sizeof path), 64, &text, &n, &ignored) == ST_OK &&
+        file_read(run_folder_path(dir, "stop", path, sizeof path), 64, &text, &n, &ignored) ==
+            ST_OK &&
         cause_find(text, why);
     mem_free(text);
     return found;
@@ -219,7 +222,8 @@ static const char *cause_about(enum cause c)
     return about[c];
 }
 
-json_t *folder_end(enum cause why, const char *text, const char *hint, int exit_code, int signal)
+json_t *
+run_folder_end(enum cause why, const char *text, const char *hint, int exit_code, int signal)
 {
     struct run_end end = {
         .status = cause_status(why),
@@ -242,13 +246,14 @@ json_t *folder_end(enum cause why, const char *text, const char *hint, int exit_
     return doc;
 }
 
-enum status folder_bury(const struct folder *f, enum cause why, const char *text, struct err *e)
+enum status
+run_folder_bury(const struct run_folder *f, enum cause why, const char *text, struct err *e)
 {
     char path[1200], variable[64];
     struct shared lock;
     struct journal j;
-    struct process_tree tree = folder_tree(f->dir, f->o.run_id, variable);
-    TRY(shared_open(&lock, folder_path(f->dir, "lock", path, sizeof path), true, e));
+    struct process_tree tree = run_folder_tree(f->dir, f->o.run_id, variable);
+    TRY(shared_open(&lock, run_folder_path(f->dir, "lock", path, sizeof path), true, e));
     enum status st = ST_OK;
     if (!shared_try(&lock, 0))
         st = err_set(e, ST_BUSY, "run %.8s still has its supervisor", f->o.run_id);
@@ -258,7 +263,7 @@ enum status folder_bury(const struct folder *f, enum cause why, const char *text
         st = journal_open(&j, f->dir, f->o.epoch, e);
     if (st == ST_OK) {
         if (!j.ended)
-            st = journal_append(&j, EVENT_ENDED, folder_end(why, text, NULL, -1, 0), e);
+            st = journal_append(&j, EVENT_ENDED, run_folder_end(why, text, NULL, -1, 0), e);
         journal_close(&j);
     }
     shared_close(&lock);

@@ -15,51 +15,52 @@
 #include "wire/journal.h"
 #include "wire/wire.h"
 
-struct folder {
+struct run_folder {
     char dir[1024];
     json_t *doc;          /* start.json; NULL: not read */
     struct start_order o; /* borrows from doc */
     const char *worker, *lease;
 };
 /* ST_NOT_FOUND: no start.json (done.json: forgotten). */
-enum status folder_read(struct folder *f, const char *dir, struct err *e) NODISCARD;
-void folder_release(struct folder *f);
+enum status run_folder_read(struct run_folder *f, const char *dir, struct err *e) NODISCARD;
+void run_folder_release(struct run_folder *f);
 /* Path of a file within, into buf. */
-const char *folder_path(const char *dir, const char *name, char *buf, size_t cap);
+const char *run_folder_path(const char *dir, const char *name, char *buf, size_t cap);
 
-enum folder_seen {
+enum run_folder_seen {
     FOLDER_NEW,  /* accepted: start it */
     FOLDER_SEEN, /* this epoch, or a later one, was accepted before: success without effect */
 };
 /* Accepts a start: makes the folder and start.json, on the disk when it returns. The journal is
  * there (empty) too. What an earlier attempt left (stop, result.json) is removed; nothing of it may
  * live. */
-enum status folder_accept(
+enum status run_folder_accept(
     const char *dir, const json_t *order, const char *worker, const char *lease,
-    enum folder_seen *seen, struct err *e) NODISCARD;
+    enum run_folder_seen *seen, struct err *e) NODISCARD;
 /* start.json becomes done.json, the journal goes. Outputs and log stay. */
-enum status folder_forget(const char *dir, struct err *e) NODISCARD;
+enum status run_folder_forget(const char *dir, struct err *e) NODISCARD;
 /* Removes the folder with everything in it. */
-enum status folder_remove(const char *dir, struct err *e) NODISCARD;
+enum status run_folder_remove(const char *dir, struct err *e) NODISCARD;
 
 /* Whether a supervisor holds the folder's lock. */
-bool folder_locked(const char *dir);
+bool run_folder_locked(const char *dir);
 /* The supervisor by its pid file; pid 0 where there is none, or it is another process by now. */
-struct process folder_supervisor(const char *dir);
+struct process run_folder_supervisor(const char *dir);
 /* Everything that belongs to the run by session or by environment. `variable` is room for the mark.
  */
-struct process_tree folder_tree(const char *dir, const char *run_id, char variable[64]);
+struct process_tree run_folder_tree(const char *dir, const char *run_id, char variable[64]);
 /* Why it is asked to stop: DIR/stop, before the signal. The first one stays. */
-enum status folder_stop_write(const char *dir, enum cause why, struct err *e) NODISCARD;
+enum status run_folder_stop_write(const char *dir, enum cause why, struct err *e) NODISCARD;
 /* False: nobody asked. */
-bool folder_stop_read(const char *dir, enum cause *why);
+bool run_folder_stop_read(const char *dir, enum cause *why);
 
 /* A run_end as a document: status and text of the cause. `text` NULL: the cause's own. */
-json_t *folder_end(enum cause why, const char *text, const char *hint, int exit_code, int signal);
+json_t *
+run_folder_end(enum cause why, const char *text, const char *hint, int exit_code, int signal);
 /* Takes the lock, kills what is left of the tree, and appends `ended` where it is missing: for a
  * run whose supervisor is gone. ST_BUSY: a supervisor lives, or the tree does not die. */
-enum status
-folder_bury(const struct folder *f, enum cause why, const char *text, struct err *e) NODISCARD;
+enum status run_folder_bury(
+    const struct run_folder *f, enum cause why, const char *text, struct err *e) NODISCARD;
 
 /* ---- leases ---- */
 struct lease {

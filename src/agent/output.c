@@ -43,7 +43,7 @@ static int character(const unsigned char *s, size_t n)
                                                                                         : length;
 }
 
-size_t output_utf8(struct str *to, const char *bytes, size_t n, bool more)
+size_t run_output_utf8(struct str *to, const char *bytes, size_t n, bool more)
 {
     size_t at = 0;
     while (at < n) {
@@ -60,7 +60,7 @@ size_t output_utf8(struct str *to, const char *bytes, size_t n, bool more)
     return at;
 }
 
-static void log_write(struct output *o, const char *bytes, size_t n)
+static void log_write(struct run_output *o, const char *bytes, size_t n)
 {
     while (o->log >= 0 && n > 0) {
         ssize_t k = write(o->log, bytes, n);
@@ -75,12 +75,12 @@ static void log_write(struct output *o, const char *bytes, size_t n)
     }
 }
 
-void output_open(
-    struct output *o, int pipe, const char *dir, int64_t log_bytes_max, struct journal *events)
+void run_output_open(
+    struct run_output *o, int pipe, const char *dir, int64_t log_bytes_max, struct journal *events)
 {
     char path[1200];
     struct stat st;
-    *o = (struct output){
+    *o = (struct run_output){
         .pipe = pipe,
         .events = events,
         .rate_left = BURST_BYTES,
@@ -92,7 +92,7 @@ void output_open(
     o->head_left = log_bytes_max - (int64_t)o->ring_cap - 128; /* with the line between */
     str_init(&o->pending);
     o->log = open(
-        folder_path(dir, "output.log", path, sizeof path),
+        run_folder_path(dir, "output.log", path, sizeof path),
         O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (o->log >= 0 && fstat(o->log, &st) == 0 && st.st_size > 0) {
         o->head_left = o->head_left > st.st_size ? o->head_left - st.st_size : 0;
@@ -100,7 +100,7 @@ void output_open(
     }
 }
 
-static void keep(struct output *o, const char *bytes, size_t n)
+static void keep(struct run_output *o, const char *bytes, size_t n)
 {
     size_t head = o->head_left > (int64_t)n ? n : (size_t)o->head_left;
     log_write(o, bytes, head);
@@ -121,7 +121,7 @@ static void keep(struct output *o, const char *bytes, size_t n)
     }
 }
 
-static void rate_refill(struct output *o, int64_t now_ns)
+static void rate_refill(struct run_output *o, int64_t now_ns)
 {
     if (o->rate_started) {
         int64_t ms = (now_ns - o->rate_at_ns) / 1000000;
@@ -134,7 +134,7 @@ static void rate_refill(struct output *o, int64_t now_ns)
     }
 }
 
-static void event_send(struct output *o, const char *text)
+static void event_send(struct run_output *o, const char *text)
 {
     struct err ignored;
     json_t *payload = json_object();
@@ -144,7 +144,7 @@ static void event_send(struct output *o, const char *text)
 }
 
 /* The first n bytes of `pending` as an event; it takes what is whole of them. */
-static void event_of(struct output *o, size_t n, bool all)
+static void event_of(struct run_output *o, size_t n, bool all)
 {
     struct str text;
     str_init(&text);
@@ -152,7 +152,7 @@ static void event_of(struct output *o, size_t n, bool all)
         str_printf(&text, "[%" PRId64 " bytes are left out here]\n", o->left_out);
         o->left_out = 0;
     }
-    size_t taken = output_utf8(&text, o->pending.data, n, !all);
+    size_t taken = run_output_utf8(&text, o->pending.data, n, !all);
     if (taken > 0) {
         event_send(o, text.data);
         o->rate_left -= (int64_t)taken;
@@ -163,13 +163,13 @@ static void event_of(struct output *o, size_t n, bool all)
     o->pending.n -= taken;
 }
 
-static void skip_pending(struct output *o)
+static void skip_pending(struct run_output *o)
 {
     o->left_out += (int64_t)o->pending.n;
     str_clear(&o->pending);
 }
 
-void output_flush(struct output *o, int64_t now_ns, bool all)
+void run_output_flush(struct run_output *o, int64_t now_ns, bool all)
 {
     if (!o->events || o->pending.n == 0)
         return;
@@ -188,7 +188,7 @@ void output_flush(struct output *o, int64_t now_ns, bool all)
     o->pending_since_ns = now_ns;
 }
 
-int64_t output_due_ns(const struct output *o)
+int64_t run_output_due_ns(const struct run_output *o)
 {
     if (!o->events || o->pending.n == 0)
         return INT64_MAX;
@@ -196,7 +196,7 @@ int64_t output_due_ns(const struct output *o)
     return o->pending_since_ns + (line ? EVENT_NS : PARTIAL_NS);
 }
 
-static void take(struct output *o, const char *bytes, size_t n, int64_t now_ns)
+static void take(struct run_output *o, const char *bytes, size_t n, int64_t now_ns)
 {
     keep(o, bytes, n);
     if (!o->events)
@@ -205,10 +205,10 @@ static void take(struct output *o, const char *bytes, size_t n, int64_t now_ns)
         o->pending_since_ns = now_ns;
     str_add_n(&o->pending, bytes, n);
     if (o->pending.n >= EVENT_BYTES)
-        output_flush(o, now_ns, false);
+        run_output_flush(o, now_ns, false);
 }
 
-static void read_some(struct output *o, int64_t now_ns, size_t most)
+static void read_some(struct run_output *o, int64_t now_ns, size_t most)
 {
     char buf[READ_BYTES];
     while (o->pipe >= 0 && most > 0) {
@@ -226,13 +226,13 @@ static void read_some(struct output *o, int64_t now_ns, size_t most)
     }
 }
 
-void output_read(struct output *o, int64_t now_ns)
+void run_output_read(struct run_output *o, int64_t now_ns)
 {
     read_some(o, now_ns, (size_t)4 * READ_BYTES);
 }
 
 /* The line about what is missing, then the last bytes. */
-static void log_end(struct output *o)
+static void log_end(struct run_output *o)
 {
     char note[128];
     size_t first = o->ring_n < o->ring_cap ? 0 : o->ring_at;
@@ -248,10 +248,10 @@ static void log_end(struct output *o)
     }
 }
 
-void output_close(struct output *o, int64_t now_ns)
+void run_output_close(struct run_output *o, int64_t now_ns)
 {
     read_some(o, now_ns, (size_t)64 << 20);
-    output_flush(o, now_ns, true);
+    run_output_flush(o, now_ns, true);
     if (o->events && o->left_out > 0) {
         char note[96];
         (void)snprintf(note, sizeof note, "[%" PRId64 " bytes are left out here]\n", o->left_out);

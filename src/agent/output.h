@@ -11,7 +11,7 @@
 #include "base/str.h"
 #include "wire/journal.h"
 
-struct output {
+struct run_output {
     int pipe; /* the caller's; -1: nobody can write any more */
     int log;  /* output.log; -1: not open, or cannot be written */
     int64_t head_left, dropped;
@@ -24,18 +24,18 @@ struct output {
 };
 /* `pipe`: the read end, which does not block; it stays the caller's. `events` is borrowed, NULL:
  * none. A log that cannot be opened is left out. */
-void output_open(
-    struct output *o, int pipe, const char *dir, int64_t log_bytes_max, struct journal *events);
+void run_output_open(
+    struct run_output *o, int pipe, const char *dir, int64_t log_bytes_max, struct journal *events);
 /* Reads what is there, at most a few times 64 KiB. At the end of the pipe `pipe` becomes -1. */
-void output_read(struct output *o, int64_t now_ns);
-/* When output_flush is due; INT64_MAX: never. */
-int64_t output_due_ns(const struct output *o);
-void output_flush(struct output *o, int64_t now_ns, bool all);
+void run_output_read(struct run_output *o, int64_t now_ns);
+/* When run_output_flush is due; INT64_MAX: never. */
+int64_t run_output_due_ns(const struct run_output *o);
+void run_output_flush(struct run_output *o, int64_t now_ns, bool all);
 /* What the pipe still holds, the last event, the end of the log. */
-void output_close(struct output *o, int64_t now_ns);
+void run_output_close(struct run_output *o, int64_t now_ns);
 
 /* Adds n bytes as UTF-8: what is none, and NUL, becomes U+FFFD. Returns how many bytes were taken:
  * fewer than n where the last character is not whole and `more` may come. */
-size_t output_utf8(struct str *to, const char *bytes, size_t n, bool more);
+size_t run_output_utf8(struct str *to, const char *bytes, size_t n, bool more);
 
 #endif

@@ -48,21 +48,21 @@ static void pid_write(const struct supervisor *s)
 {
     char path[1200], text[64];
     int n = snprintf(text, sizeof text, "%d %lld\n", (int)s->self.pid, (long long)s->self.born);
-    write_plain(folder_path(s->f.dir, "pid", path, sizeof path), text, (size_t)n);
+    write_plain(run_folder_path(s->f.dir, "pid", path, sizeof path), text, (size_t)n);
 }
 
 /* Room on the disk that is given up for the last event. */
 static void reserve_make(const struct supervisor *s)
 {
     char path[1200], *zeros = mem_alloc(RESERVE_BYTES);
-    write_plain(folder_path(s->f.dir, "reserve", path, sizeof path), zeros, RESERVE_BYTES);
+    write_plain(run_folder_path(s->f.dir, "reserve", path, sizeof path), zeros, RESERVE_BYTES);
     mem_free(zeros);
 }
 
 static void reserve_drop(const struct supervisor *s)
 {
     char path[1200];
-    (void)unlink(folder_path(s->f.dir, "reserve", path, sizeof path));
+    (void)unlink(run_folder_path(s->f.dir, "reserve", path, sizeof path));
 }
 
 static json_t *started_payload(const struct supervisor *s)
@@ -89,7 +89,7 @@ static void run_release(struct supervisor *s)
     journal_close(&s->j);
     lease_close(&s->lease);
     shared_close(&s->lock);
-    folder_release(&s->f);
+    run_folder_release(&s->f);
     s->on = false;
 }
 
@@ -99,13 +99,14 @@ static enum status run_claim(struct supervisor *s, const char *dir, struct err *
     char path[1200];
     struct err ignored;
     s->j.fd = s->lease.fd = s->lock.fd = -1;
-    TRY(folder_read(&s->f, dir, e));
-    TRY(shared_open(&s->lock, folder_path(dir, "lock", path, sizeof path), true, e));
+    TRY(run_folder_read(&s->f, dir, e));
+    TRY(shared_open(&s->lock, run_folder_path(dir, "lock", path, sizeof path), true, e));
     if (!shared_try(&s->lock, 0))
         return err_set(e, ST_BUSY, "run %.8s has a supervisor", s->f.o.run_id);
     TRY(journal_open(&s->j, dir, s->f.o.epoch, e));
     if (s->j.started && !s->j.ended)
-        TRY(journal_append(&s->j, EVENT_ENDED, folder_end(CAUSE_CHILD_LOST, NULL, NULL, -1, 0), e));
+        TRY(journal_append(
+            &s->j, EVENT_ENDED, run_folder_end(CAUSE_CHILD_LOST, NULL, NULL, -1, 0), e));
     if (s->j.ended)
         return err_set(e, ST_CONFLICT, "run %.8s was started before", s->f.o.run_id);
     if (*s->f.lease && lease_open(&s->lease, s->f.lease, false, &ignored) != ST_OK)
@@ -134,15 +135,15 @@ static enum status run_begin(struct supervisor *s, const char *dir, struct err *
     process_title("snug: run %.8s", s->f.o.run_id);
     if (!s->work_lives) {
         struct err why;
-        if (work_start(s, &why) != ST_OK) {
-            output_open(&s->out, -1, dir, 0, NULL);
-            run_ended(s, folder_end(CAUSE_COULD_NOT_START, why.text, why.hint, -1, 0));
+        if (supervisor_work_start(s, &why) != ST_OK) {
+            run_output_open(&s->out, -1, dir, 0, NULL);
+            run_ended(s, run_folder_end(CAUSE_COULD_NOT_START, why.text, why.hint, -1, 0));
             return ST_OK;
         }
         s->work_lives = s->tree_lives = true;
     }
     bool command = strcmp(s->f.o.kind, "command") == 0;
-    output_open(
+    run_output_open(
         &s->out, s->pipe, dir, setting("SNUG_RUN_LOG_MAX_BYTES", 16 << 20), command ? &s->j : NULL);
     return ST_OK;
 }
@@ -168,7 +169,7 @@ static void run_ended(struct supervisor *s, json_t *end)
     struct timespec second = {1, 0};
     struct err e;
     enum status st;
-    output_close(&s->out, clock_ns());
+    run_output_close(&s->out, clock_ns());
     while ((st = ended_write(s, end, &e)) != ST_OK && st != ST_CONFLICT) {
         reserve_drop(s);
         if (ended_write(s, end, &e) == ST_OK)
@@ -229,8 +230,8 @@ static void work_line(struct supervisor *s, json_t *line)
     const char *dir = json_get_str(line, "ended", NULL);
     if (dir && s->on && strcmp(dir, s->f.dir) == 0) {
         s->end = (struct process_end){(int)json_get_i64(line, "exit_code", -1), 0};
-        output_read(&s->out, clock_ns());
-        run_ended(s, end_of_run(s));
+        run_output_read(&s->out, clock_ns());
+        run_ended(s, supervisor_end(s));
         if (s->control < 0)
             child_exit(s);
     }
@@ -308,14 +309,14 @@ static void look_at_clocks(struct supervisor *s, int64_t now)
     struct err ignored;
     if (s->on && s->time_up_ns && now >= s->time_up_ns && s->asked == 0 && !s->timed_out) {
         s->timed_out = true;
-        (void)!folder_stop_write(s->f.dir, CAUSE_TIMED_OUT, &ignored);
+        (void)!run_folder_stop_write(s->f.dir, CAUSE_TIMED_OUT, &ignored);
         ask_to_stop(s);
     }
     if (s->on && s->lease.fd >= 0 && now >= s->look_again_ns) {
         int64_t until = lease_until_ns(&s->lease);
         if (until && now > until && !s->lapsed) {
             s->lapsed = s->killing = true;
-            (void)!folder_stop_write(s->f.dir, CAUSE_AGENT_LOST, &ignored);
+            (void)!run_folder_stop_write(s->f.dir, CAUSE_AGENT_LOST, &ignored);
         }
         s->look_again_ns = until > now && until < now + SECOND ? until + 1 : now + SECOND;
     }
@@ -369,8 +370,8 @@ static int wait_ms(const struct supervisor *s, int64_t now)
     if (s->on && s->lease.fd >= 0)
         next = sooner(next, s->look_again_ns ? s->look_again_ns : now);
     next = sooner(next, s->kill_at_ns);
-    if (s->on && output_due_ns(&s->out) < next)
-        next = output_due_ns(&s->out);
+    if (s->on && run_output_due_ns(&s->out) < next)
+        next = run_output_due_ns(&s->out);
     if (s->killing)
         next = sooner(next, now + SECOND);
     return next <= now ? 0 : (int)((next - now + 999999) / 1000000);
@@ -390,7 +391,7 @@ static void listen_once(struct supervisor *s)
     while (f[0].revents && read(s->signals, &info, sizeof info) == (ssize_t)sizeof info)
         signal_came(s, (int)info.ssi_signo);
     if (f[1].revents && s->on) {
-        output_read(&s->out, clock_ns());
+        run_output_read(&s->out, clock_ns());
         if (s->out.pipe < 0) {
             (void)close(s->pipe);
             s->pipe = -1;
@@ -423,8 +424,8 @@ static void stand_over(struct supervisor *s)
         bool lived = s->work_lives;
         reap(s);
         look_at_clocks(s, clock_ns());
-        if (s->on && output_due_ns(&s->out) <= clock_ns())
-            output_flush(&s->out, clock_ns(), false);
+        if (s->on && run_output_due_ns(&s->out) <= clock_ns())
+            run_output_flush(&s->out, clock_ns(), false);
         if (!s->work_lives && s->tree_lives && (lived || !rest_asked)) {
             rest_asked = true;
             end_the_rest(s);
@@ -435,7 +436,7 @@ static void stand_over(struct supervisor *s)
         }
     }
     if (s->on)
-        run_ended(s, end_of_run(s));
+        run_ended(s, supervisor_end(s));
 }
 
 static enum status signals_take(struct supervisor *s, struct err *e)

@@ -24,8 +24,6 @@
 #ifndef AGENT_SUPERVISOR_H
 #define AGENT_SUPERVISOR_H
 
-#include "wire/wire.h"
-
 /* The graph runner; src/child/child.h's child_work behind the command line. Called in a process of
  * its own. control_fd: of a warm canvas child, else -1. Returns the exit status. */
 typedef int supervisor_graph(const char *dir, int control_fd);

@@ -18,8 +18,8 @@ static json_t *result_read(const char *dir)
     struct err e;
     json_t *doc = NULL;
     enum cause c;
-    if (json_read_file(folder_path(dir, "result.json", path, sizeof path), 64 << 20, &doc, &e) !=
-        ST_OK)
+    if (json_read_file(
+            run_folder_path(dir, "result.json", path, sizeof path), 64 << 20, &doc, &e) != ST_OK)
         return NULL;
     if (wire_read(&wire_run_end, doc, &checked, &e) == ST_OK && cause_find(checked.cause, &c))
         return doc;
@@ -28,7 +28,7 @@ static json_t *result_read(const char *dir)
 }
 
 /* The largest figure per card of the files that PyTorch's hook left, as run_end.peaks. */
-static json_t *peaks_of(const struct folder *f)
+static json_t *peaks_of(const struct run_folder *f)
 {
     json_t *peaks = json_array();
     size_t cards = json_array_size(f->o.devices);
@@ -42,7 +42,7 @@ static json_t *peaks_of(const struct folder *f)
         json_t *doc;
         if (!str_starts(entry->d_name, "peaks.") || !str_ends(entry->d_name, ".json") ||
             json_read_file(
-                folder_path(f->dir, entry->d_name, path, sizeof path), 65536, &doc, &ignored) !=
+                run_folder_path(f->dir, entry->d_name, path, sizeof path), 65536, &doc, &ignored) !=
                 ST_OK)
             continue;
         for (size_t i = 0; i < json_array_size(doc) && i < cards && i < 64; i++) {
@@ -88,7 +88,7 @@ static json_t *torch_oom(const struct supervisor *s)
     size_t n;
     struct err ignored;
     struct str text;
-    if (file_read(folder_path(s->f.dir, "oom", path, sizeof path), 8192, &said, &n, &ignored) !=
+    if (file_read(run_folder_path(s->f.dir, "oom", path, sizeof path), 8192, &said, &n, &ignored) !=
         ST_OK)
         return NULL;
     str_init(&text);
@@ -97,8 +97,8 @@ static json_t *torch_oom(const struct supervisor *s)
         str_add(&text, "\n");
     }
     str_add(&text, "Original error: ");
-    (void)output_utf8(&text, said, n, false);
-    json_t *end = folder_end(
+    (void)run_output_utf8(&text, said, n, false);
+    json_t *end = run_folder_end(
         CAUSE_OUT_OF_MEMORY, text.data,
         "`snug doctor` reads the run's log and says what helps, cheapest first.", s->end.exit_code,
         s->end.signal);
@@ -125,7 +125,7 @@ static json_t *host_oom_end(const struct supervisor *s)
         "  3. fewer loader workers, and less of the data set in memory\n"
         "  4. a smaller model, sequence or image\n"
         "Original error: killed by signal 9";
-    return folder_end(
+    return run_folder_end(
         CAUSE_OUT_OF_MEMORY, text, "Give the run more host memory, or lower what it takes.",
         s->end.exit_code, s->end.signal);
 }
@@ -137,7 +137,7 @@ static json_t *signal_end(const struct supervisor *s)
     (void)snprintf(
         text, sizeof text, "a signal ended its process: SIG%s (%d)", name ? name : "?",
         s->end.signal);
-    return folder_end(
+    return run_folder_end(
         CAUSE_CRASHED, text, "The last lines of its log may say more: `snug runs logs`.", -1,
         s->end.signal);
 }
@@ -146,12 +146,12 @@ static json_t *stopped_end(const struct supervisor *s)
 {
     enum cause why = CAUSE_AGENT_STOPPED;
     char text[128];
-    if (!folder_stop_read(s->f.dir, &why) && s->lapsed)
+    if (!run_folder_stop_read(s->f.dir, &why) && s->lapsed)
         why = CAUSE_AGENT_LOST; /* the disk was full */
     if (s->timed_out)
         why = CAUSE_TIMED_OUT;
     (void)snprintf(text, sizeof text, "it ran past its time limit of %g s", s->f.o.timeout_s);
-    return folder_end(
+    return run_folder_end(
         why, why == CAUSE_TIMED_OUT ? text : NULL, NULL, s->end.exit_code, s->end.signal);
 }
 
@@ -159,14 +159,14 @@ static json_t *exit_end(const struct supervisor *s)
 {
     char text[96];
     if (s->end.exit_code == 0)
-        return folder_end(CAUSE_DONE, NULL, NULL, 0, 0);
+        return run_folder_end(CAUSE_DONE, NULL, NULL, 0, 0);
     (void)snprintf(text, sizeof text, "the command ended with status %d", s->end.exit_code);
-    return folder_end(
+    return run_folder_end(
         CAUSE_EXIT_STATUS, text, "The last lines of its log may say why: `snug runs logs`.",
         s->end.exit_code, 0);
 }
 
-json_t *end_of_run(const struct supervisor *s)
+json_t *supervisor_end(const struct supervisor *s)
 {
     bool command = strcmp(s->f.o.kind, "command") == 0;
     json_t *end = command ? NULL : result_read(s->f.dir);
@@ -184,7 +184,7 @@ json_t *end_of_run(const struct supervisor *s)
     else if (s->end.exit_code != 0 && command && (end = torch_oom(s)))
         ;
     else if (!command)
-        end = folder_end(
+        end = run_folder_end(
             CAUSE_CRASHED, "its process ended without a result", NULL, s->end.exit_code, 0);
     else
         end = exit_end(s);

@@ -19,11 +19,11 @@ struct supervisor {
 
     /* The run that is on. */
     bool on;
-    struct folder f;
+    struct run_folder f;
     struct shared lock;
     struct journal j;
     struct lease lease;
-    struct output out;
+    struct run_output out;
 
     /* The work's process, and what it left behind. */
     bool work_lives, tree_lives;
@@ -41,12 +41,12 @@ struct supervisor {
 /* ---- supervisor_work.c ---- */
 /* Starts the work of the current run, with the pipe for its output and, where it is warm, its
  * control. */
-enum status work_start(struct supervisor *s, struct err *e) NODISCARD;
+enum status supervisor_work_start(struct supervisor *s, struct err *e) NODISCARD;
 /* Writes the hook's file where it is not as it should be; its folder into buf. */
-enum status work_hook_install(char *dir, size_t cap, struct err *e) NODISCARD;
+enum status supervisor_work_hook_install(char *dir, size_t cap, struct err *e) NODISCARD;
 
 /* ---- supervisor_end.c ---- */
 /* What became of the current run, as a run_end. */
-json_t *end_of_run(const struct supervisor *s);
+json_t *supervisor_end(const struct supervisor *s);
 
 #endif

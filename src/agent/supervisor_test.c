@@ -44,10 +44,10 @@ static const char *accepted(json_t *order)
 {
     static char dir[1100];
     struct err e;
-    enum folder_seen seen;
+    enum run_folder_seen seen;
     (void)snprintf(dir, sizeof dir, "%s/run", test_dir());
     (void)setenv("SNUG_HOME", test_dir(), 1);
-    CHECK_OK(folder_accept(dir, order, "w", json_get_str(order, "lease", ""), &seen, &e), &e);
+    CHECK_OK(run_folder_accept(dir, order, "w", json_get_str(order, "lease", ""), &seen, &e), &e);
     CHECK_EQ(seen, FOLDER_NEW);
     json_decref(order);
     return dir;
@@ -124,7 +124,7 @@ static json_t *run_to_end(json_t *order, const char **dir)
     struct process p = supervisor_start(*dir);
     CHECK(process_wait(&p, 30000, &end));
     CHECK_EQ(end.exit_code, 0);
-    CHECK(!folder_locked(*dir));
+    CHECK(!run_folder_locked(*dir));
     json_t *ended = last_event(*dir, "ended");
     CHECK(ended);
     return ended;
@@ -136,7 +136,8 @@ static char *log_of(const char *dir)
     size_t n;
     struct err e;
     CHECK_OK(
-        file_read(folder_path(dir, "output.log", path, sizeof path), 64 << 20, &text, &n, &e), &e);
+        file_read(run_folder_path(dir, "output.log", path, sizeof path), 64 << 20, &text, &n, &e),
+        &e);
     return text;
 }
 
@@ -201,7 +202,7 @@ TEST(no_second_start, "promise-P2 case-Q21: an epoch that is in the journal is n
     struct process p = supervisor_start(dir);
     CHECK(process_wait(&p, 10000, &end));
     CHECK_EQ(end.exit_code, 0);
-    CHECK_OK(file_read(folder_path(dir, "count", path, sizeof path), 100, &text, &n, &e), &e);
+    CHECK_OK(file_read(run_folder_path(dir, "count", path, sizeof path), 100, &text, &n, &e), &e);
     CHECK_STR(text, "x\n");
     mem_free(text);
 }
@@ -222,7 +223,7 @@ TEST(two_supervisors, "promise-P2: of two supervisors at once one stands back")
     char path[1200], *text;
     size_t n;
     struct err e;
-    CHECK_OK(file_read(folder_path(dir, "count", path, sizeof path), 100, &text, &n, &e), &e);
+    CHECK_OK(file_read(run_folder_path(dir, "count", path, sizeof path), 100, &text, &n, &e), &e);
     CHECK_STR(text, "x\n");
     mem_free(text);
     json_decref(last_event(dir, "ended"));
@@ -274,7 +275,7 @@ TEST(stop_is_asked_first, "promise-P9: a stop is a SIGTERM to the work, and its 
     struct err e;
     struct process p = supervisor_start(dir);
     json_decref(wait_for_event(dir, "log"));
-    CHECK_OK(folder_stop_write(dir, CAUSE_CANCELLED, &e), &e);
+    CHECK_OK(run_folder_stop_write(dir, CAUSE_CANCELLED, &e), &e);
     CHECK(process_signal(&p, SIGTERM));
     CHECK(process_wait(&p, 20000, &end));
     json_t *ended = last_event(dir, "ended");
@@ -321,7 +322,7 @@ TEST(work_killed, "case-F25: a killed work is a crash at once")
     struct err e;
     struct process p = supervisor_start(dir);
     json_decref(wait_for_event(dir, "log"));
-    CHECK_OK(file_read(folder_path(dir, "me", path, sizeof path), 100, &text, &n, &e), &e);
+    CHECK_OK(file_read(run_folder_path(dir, "me", path, sizeof path), 100, &text, &n, &e), &e);
     (void)kill((pid_t)strtol(text, NULL, 10), SIGKILL);
     mem_free(text);
     CHECK(process_wait(&p, 20000, &end));
@@ -337,24 +338,24 @@ TEST(
     const char *dir = accepted(
         shell("(setsid sleep 100 &); sleep 100 & echo ready; while :; do sleep 0.05; done"));
     struct process_end end;
-    struct folder f;
+    struct run_folder f;
     struct err e;
     struct process p = supervisor_start(dir);
     json_decref(wait_for_event(dir, "log"));
     CHECK(anything_of_run());
-    CHECK(folder_locked(dir));
-    CHECK_EQ(folder_supervisor(dir).pid, p.pid);
+    CHECK(run_folder_locked(dir));
+    CHECK_EQ(run_folder_supervisor(dir).pid, p.pid);
     CHECK(process_signal(&p, SIGKILL));
     CHECK(process_wait(&p, 20000, &end));
-    CHECK(!folder_locked(dir));
-    CHECK_OK(folder_read(&f, dir, &e), &e);
-    CHECK_OK(folder_bury(&f, CAUSE_CHILD_LOST, NULL, &e), &e);
+    CHECK(!run_folder_locked(dir));
+    CHECK_OK(run_folder_read(&f, dir, &e), &e);
+    CHECK_OK(run_folder_bury(&f, CAUSE_CHILD_LOST, NULL, &e), &e);
     CHECK(!anything_of_run());
     json_t *ended = last_event(dir, "ended");
     CHECK_STR(json_get_str(ended, "status", ""), "interrupted");
     CHECK_STR(json_get_str(ended, "cause", ""), "child_lost");
     json_decref(ended);
-    folder_release(&f);
+    run_folder_release(&f);
 }
 
 TEST(lease_runs_out, "promise-P10: a run whose agent has no lease any more ends by itself")
@@ -444,13 +445,13 @@ TEST(bytes_become_utf8, "H4: output that is no UTF-8 becomes an event all the sa
 {
     struct str s;
     str_init(&s);
-    CHECK_EQ(output_utf8(&s, "a\xff\xc3\xa4\0z\xe2\x82", 8, true), 6);
+    CHECK_EQ(run_output_utf8(&s, "a\xff\xc3\xa4\0z\xe2\x82", 8, true), 6);
     CHECK_STR(s.data, "a\xef\xbf\xbd\xc3\xa4\xef\xbf\xbdz");
     str_clear(&s);
-    CHECK_EQ(output_utf8(&s, "\xe2\x82", 2, false), 2);
+    CHECK_EQ(run_output_utf8(&s, "\xe2\x82", 2, false), 2);
     CHECK_STR(s.data, "\xef\xbf\xbd\xef\xbf\xbd");
     str_clear(&s);
-    CHECK_EQ(output_utf8(&s, "\xed\xa0\x80\xc0\xaf\xf4\x90\x80\x80", 9, false), 9);
+    CHECK_EQ(run_output_utf8(&s, "\xed\xa0\x80\xc0\xaf\xf4\x90\x80\x80", 9, false), 9);
     CHECK(strlen(s.data) == 27);
     str_release(&s);
 }
@@ -461,23 +462,23 @@ TEST(
 {
     char dir[1100];
     struct err e;
-    enum folder_seen seen;
-    struct folder f;
+    enum run_folder_seen seen;
+    struct run_folder f;
     json_t *order = shell("true");
     (void)snprintf(dir, sizeof dir, "%s/run", test_dir());
-    CHECK_OK(folder_accept(dir, order, "w", "", &seen, &e), &e);
+    CHECK_OK(run_folder_accept(dir, order, "w", "", &seen, &e), &e);
     CHECK_EQ(seen, FOLDER_NEW);
-    CHECK_OK(folder_accept(dir, order, "w", "", &seen, &e), &e);
+    CHECK_OK(run_folder_accept(dir, order, "w", "", &seen, &e), &e);
     CHECK_EQ(seen, FOLDER_SEEN);
-    CHECK_OK(folder_forget(dir, &e), &e);
-    CHECK_EQ(folder_read(&f, dir, &e), ST_NOT_FOUND);
-    CHECK_OK(folder_accept(dir, order, "w", "", &seen, &e), &e);
+    CHECK_OK(run_folder_forget(dir, &e), &e);
+    CHECK_EQ(run_folder_read(&f, dir, &e), ST_NOT_FOUND);
+    CHECK_OK(run_folder_accept(dir, order, "w", "", &seen, &e), &e);
     CHECK_EQ(seen, FOLDER_SEEN);
     json_put_i64(order, "epoch", 2);
-    CHECK_OK(folder_accept(dir, order, "w", "", &seen, &e), &e);
+    CHECK_OK(run_folder_accept(dir, order, "w", "", &seen, &e), &e);
     CHECK_EQ(seen, FOLDER_NEW);
     json_put_i64(order, "epoch", 1);
-    CHECK_OK(folder_accept(dir, order, "w", "", &seen, &e), &e);
+    CHECK_OK(run_folder_accept(dir, order, "w", "", &seen, &e), &e);
     CHECK_EQ(seen, FOLDER_SEEN);
     json_decref(order);
 }
@@ -488,10 +489,11 @@ static void result_write(const char *dir)
 {
     char path[1200];
     struct err e;
-    json_t *end = folder_end(CAUSE_DONE, NULL, NULL, 0, 0);
+    json_t *end = run_folder_end(CAUSE_DONE, NULL, NULL, 0, 0);
     char *text = json_text(end, false);
     CHECK_OK(
-        file_write(folder_path(dir, "result.json", path, sizeof path), text, strlen(text), &e), &e);
+        file_write(run_folder_path(dir, "result.json", path, sizeof path), text, strlen(text), &e),
+        &e);
     mem_free(text);
     json_decref(end);
 }
@@ -567,20 +569,20 @@ TEST(
     int pair[2];
     char second[1100], line[1300];
     struct err e;
-    enum folder_seen seen;
+    enum run_folder_seen seen;
     struct process_end end;
     json_t *order = order_of("graph", json_null());
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     graph_under_test = graph_warm;
     control_under_test = pair[1];
     (void)snprintf(second, sizeof second, "%s/second", test_dir());
-    CHECK_OK(folder_accept(second, order, "w", "", &seen, &e), &e);
+    CHECK_OK(run_folder_accept(second, order, "w", "", &seen, &e), &e);
     const char *dir = accepted(order);
     struct process p = supervisor_start(dir);
     (void)close(pair[1]);
     json_decref(wait_for_event(dir, "ended"));
     pause_ms(50);
-    CHECK(!folder_locked(dir));
+    CHECK(!run_folder_locked(dir));
     int n = snprintf(line, sizeof line, "{\"run\": \"%s\"}\n", second);
     CHECK(write(pair[0], line, (size_t)n) == n);
     json_decref(wait_for_event(second, "ended"));
@@ -605,12 +607,12 @@ TEST(
     json_decref(wait_for_event(dir, "log"));
     /* A folder in the way of the journal stands for any reason not to open it. */
     char away[1200];
-    (void)folder_path(dir, "events.jsonl", path, sizeof path);
-    (void)folder_path(dir, "away", away, sizeof away);
+    (void)run_folder_path(dir, "events.jsonl", path, sizeof path);
+    (void)run_folder_path(dir, "away", away, sizeof away);
     CHECK(rename(path, away) == 0);
     CHECK_OK(dir_make(path, &e), &e);
     CHECK(!process_wait(&p, 1000, &end));
-    CHECK(folder_locked(dir));
+    CHECK(run_folder_locked(dir));
     CHECK(rmdir(path) == 0 && rename(away, path) == 0);
     CHECK(process_wait(&p, 10000, &end));
     json_t *ended = last_event(dir, "ended");

@@ -127,7 +127,7 @@ static void put_hook(struct environment *to)
 {
     char dir[1024];
     struct err e;
-    if (work_hook_install(dir, sizeof dir, &e) != ST_OK) {
+    if (supervisor_work_hook_install(dir, sizeof dir, &e) != ST_OK) {
         (void)fprintf(stderr, "level=warn msg=\"PyTorch's start-up hook: %s\"\n", e.text);
         return;
     }
@@ -135,7 +135,7 @@ static void put_hook(struct environment *to)
     put(to, "PYTHONPATH", before && *before ? arena_printf(&to->a, "%s:%s", dir, before) : dir);
 }
 
-static void environment_of(struct environment *to, const struct folder *f)
+static void environment_of(struct environment *to, const struct run_folder *f)
 {
     const char *name;
     json_t *value;
@@ -157,13 +157,13 @@ static void environment_of(struct environment *to, const struct folder *f)
     vec_push(&to->list, NULL);
 }
 
-enum status work_hook_install(char *dir, size_t cap, struct err *e)
+enum status supervisor_work_hook_install(char *dir, size_t cap, struct err *e)
 {
     char path[1100], *text = NULL;
     size_t n = 0;
     struct err ignored;
     (void)snprintf(dir, cap, "%s/agents/hook", snug_home());
-    (void)folder_path(dir, "sitecustomize.py", path, sizeof path);
+    (void)run_folder_path(dir, "sitecustomize.py", path, sizeof path);
     bool same = file_read(path, 1 << 20, &text, &n, &ignored) == ST_OK && n == torch_hook_bytes &&
                 memcmp(text, torch_hook, n) == 0;
     mem_free(text);
@@ -211,7 +211,7 @@ struct graph_work {
 static int graph_run(void *ctx)
 {
     const struct graph_work *w = ctx;
-    const struct folder *f = &w->s->f;
+    const struct run_folder *f = &w->s->f;
     process_title("snug: run %.8s %s", f->o.run_id, f->o.name);
     (void)setenv("SNUG_RUN_ID", f->o.run_id, 1);
     (void)setenv("SNUG_RUN_DIR", f->dir, 1);
@@ -233,7 +233,7 @@ start_as(struct supervisor *s, struct process_spec *spec, int control_fd, struct
     return process_fork(spec, graph_run, &w, &s->work, e);
 }
 
-enum status work_start(struct supervisor *s, struct err *e)
+enum status supervisor_work_start(struct supervisor *s, struct err *e)
 {
     int ends[2], pair[2] = {-1, -1};
     if (pipe2(ends, O_CLOEXEC) != 0)

@@ -1,4 +1,5 @@
 /* cmd_agent.c - `snug agent`: start a worker here or in the background, stop it, say how it is. */
+#define _GNU_SOURCE /* pipe2 */
 #include "agent/agent.h"
 #include "base/client.h"
 #include "base/env.h"
@@ -6,6 +7,7 @@
 #include "base/mem.h"
 #include "base/process.h"
 #include "base/version.h"
+#include "child/child.h"
 #include "cli/answer.h"
 #include "cli/commands.h"
 
@@ -89,7 +91,7 @@ static enum status start_read(const struct args *a, struct start *s, struct err 
         .one_shot = once,
         .builtin = builtin,
         .heartbeat_s = heartbeat_s,
-        .graph = graph_work,
+        .graph = child_graph,
         .version = SNUG_VERSION,
         .commit = snug_commit(),
     };

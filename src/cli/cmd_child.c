@@ -1,5 +1,6 @@
 /* cmd_child.c - `snug child`: the supervisor of one run, for agents alone. */
 #include "agent/supervisor.h"
+#include "child/child.h"
 #include "cli/answer.h"
 #include "cli/commands.h"
 
@@ -17,5 +18,5 @@ int cmd_child(const struct args *a)
             &e, NULL);
     supervisor_scrub_environment();
     return supervisor_run(&(struct supervisor_options){
-        .dir = copy, .graph = graph_work, .control_fd = fd->given ? (int)fd->number : -1});
+        .dir = copy, .graph = child_graph, .control_fd = fd->given ? (int)fd->number : -1});
 }

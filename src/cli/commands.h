@@ -3,7 +3,6 @@
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
-#include "agent/supervisor.h"
 #include "base/json.h"
 #include "cli/args.h"
 #include "runner/run.h"
@@ -24,8 +23,5 @@ void explain_oom(const struct args *a, const struct run *r, json_t *d, struct er
 
 /* `snug plan --problem`. */
 int cmd_plan_problem(const struct args *a);
-
-/* The graph runner as supervisors of runs call it; NULL where this program has none. */
-extern supervisor_graph *const graph_work;
 
 #endif
