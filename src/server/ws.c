@@ -283,6 +283,14 @@ static void client_watch(struct client *c)
     (void)epoll_ctl(c->ws->epoll, EPOLL_CTL_MOD, c->socket, &ev);
 }
 
+static bool is_stopping(struct ws *w)
+{
+    (void)pthread_mutex_lock(&w->lock);
+    bool stop = w->stop;
+    (void)pthread_mutex_unlock(&w->lock);
+    return stop;
+}
+
 static void client_end(struct client *c)
 {
     struct client **at = &c->ws->clients;
@@ -290,7 +298,7 @@ static void client_end(struct client *c)
         at = &(*at)->next;
     *at = c->next;
     listen_to(c, 0);
-    if (!c->ws->stop)
+    if (!is_stopping(c->ws))
         ws_talk_end(&c->talk);
     (void)epoll_ctl(c->ws->epoll, EPOLL_CTL_DEL, c->socket, NULL);
     http_upgrade_close(c->handle);
@@ -400,14 +408,6 @@ static void serve_woken(struct ws *w)
             client_flush(c);
         }
     }
-}
-
-static bool is_stopping(struct ws *w)
-{
-    (void)pthread_mutex_lock(&w->lock);
-    bool stop = w->stop;
-    (void)pthread_mutex_unlock(&w->lock);
-    return stop;
 }
 
 static void say_goodbye(struct ws *w)
