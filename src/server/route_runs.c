@@ -189,32 +189,6 @@ void route_run_stream(struct server *s, const struct http_request *q, struct htt
         .topic = http_topic("run", f->run_id)};
 }
 
-/* That something about runs or workers changed: pages read again what they show. */
-struct watcher {
-    bool begun;
-};
-
-static enum http_pull watcher_pull(void *ctx, struct str *out)
-{
-    (void)ctx;
-    http_sse(out, -1, "changed", "{}");
-    return HTTP_PULL_WAIT;
-}
-
-void route_runs_stream(struct server *s, const struct http_request *q, struct http_reply *r)
-{
-    (void)s;
-    (void)q;
-    r->status = 200;
-    r->type = "text/event-stream";
-    r->stream = (struct http_stream){
-        .pull = watcher_pull,
-        .release = mem_free,
-        .ctx = mem_alloc(sizeof(struct watcher)),
-        .topic = http_topic("runs", ""),
-        .topic2 = http_topic("workers", "")};
-}
-
 /* ---- metrics, artifacts, log -------------------------------------------------------------------
  */
 

@@ -18,7 +18,8 @@ set(TESTS
     store_test.c store_fault_test.c fault_vfs.c
     catalog_test.c
     function_test.c
-    core_test.c core_options_test.c core_agent_test.c core_test_support.c
+    core_test.c core_options_test.c core_agent_test.c core_lane_test.c core_share_test.c
+    core_test_support.c
     ws_test.c ws_live_test.c)
 set(FUZZ
     ws_fuzz.c)
