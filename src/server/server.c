@@ -13,11 +13,13 @@
 #include "base/version.h"
 #include "graph/nodes.h"
 #include "mem/device.h"
+#include "server/asker.h"
 #include "server/auth.h"
 #include "server/core.h"
 #include "server/routes.h"
 #include "server/server_int.h"
 #include "server/store.h"
+#include "server/webhook.h"
 #include "server/ws.h"
 #include "wire/machine.h"
 #include "wire/wire.h"
@@ -118,7 +120,7 @@ static void on_changed(void *ctx, const char *kind, const char *id)
 static void on_ended(void *ctx, const struct core_end *end)
 {
     struct server *s = ctx;
-    (void)s, (void)end;
+    webhook_ended(s->webhook, end->run_id);
 }
 
 static void on_due(void *ctx, int64_t at_ns)
@@ -213,12 +215,12 @@ static enum status take_lock(struct server *s, struct err *e)
     return ST_CONFLICT;
 }
 
-static enum status open_door(struct server *s, struct err *e)
+static struct http_config door_config(struct server *s)
 {
     struct server_inside *x = s->inside;
     const struct server_config *c = s->config;
     (void)path_join(c->home, "tmp", x->spool, sizeof x->spool);
-    struct http_config h = {
+    return (struct http_config){
         .routes = routes,
         .routes_n = route_count,
         .host = c->host,
@@ -233,6 +235,11 @@ static enum status open_door(struct server *s, struct err *e)
         .upload_max_bytes = c->max_upload_size,
         .connections_max = (int)c->max_connections,
         .per_address_max = (int)c->max_connections_per_address};
+}
+
+static enum status open_door(struct server *s, struct err *e)
+{
+    struct http_config h = door_config(s);
     return http_open(s, &h, &s->http, e);
 }
 
@@ -283,24 +290,56 @@ static void inside_init(struct server *s)
     pthread_condattr_destroy(&monotonic);
 }
 
-enum status server_open(const struct server_config *c, struct server **out, struct err *e)
+/* Everything but lock, timer and network. */
+static enum status open_parts(struct server *s, struct err *e)
+{
+    TRY(open_core(s, e));
+    TRY(webhook_open(s, &s->webhook, e));
+    TRY(asker_open(s, &s->asker, e));
+    return ws_open(s, s->config->ws_max_message_bytes, &s->ws, e);
+}
+
+static struct server *server_new(const struct server_config *c)
 {
     struct server *s = mem_alloc(sizeof *s);
-    enum status st;
     s->config = c;
     s->started_us = clock_wall_us();
     inside_init(s);
+    return s;
+}
+
+enum status server_open(const struct server_config *c, struct server **out, struct err *e)
+{
+    struct server *s = server_new(c);
+    enum status st;
     TRY_OUT(take_lock(s, e));
     TRY_OUT(secret_id(s->boot_id, e));
     TRY_OUT(store_open(c->db_path, NULL, &s->store, e));
     TRY_OUT(open_door(s, e));
     read_address(s);
     TRY_OUT(auth_open(s->store, c->home, &s->auth, e));
-    TRY_OUT(open_core(s, e));
-    TRY_OUT(ws_open(s, c->ws_max_message_bytes, &s->ws, e));
+    TRY_OUT(open_parts(s, e));
     TRY_OUT(timer_start(s, e));
     TRY_OUT(http_start(s->http, e));
     TRY_OUT(write_card(s, e));
+    *out = s;
+out:
+    if (st != ST_OK)
+        server_close(s);
+    return st;
+}
+
+enum status server_open_bare(const struct server_config *c, struct server **out, struct err *e)
+{
+    struct server *s = server_new(c);
+    const struct store_options fast = {.fast = true};
+    enum status st;
+    TRY_OUT(secret_id(s->boot_id, e));
+    TRY_OUT(store_open(":memory:", &fast, &s->store, e));
+    struct http_config h = door_config(s);
+    s->http = http_bare(s, &h);
+    TRY_OUT(auth_open(s->store, NULL, &s->auth, e));
+    TRY_OUT(open_parts(s, e));
     *out = s;
 out:
     if (st != ST_OK)
@@ -361,7 +400,9 @@ void server_close(struct server *s)
     builtin_stop(s);
     timer_stop(x);
     ws_close(s->ws);
+    asker_close(s->asker);
     http_close(s->http);
+    webhook_close(s->webhook);
     core_close(s->core);
     auth_close(s->auth);
     store_close(s->store);
