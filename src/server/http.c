@@ -32,6 +32,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -41,6 +42,8 @@ enum {
     STREAM_BYTES = 8192,
     CLOSE_WAIT_S = 5
 };
+
+struct handed;
 
 /* One connection, from accept to close. */
 struct link {
@@ -59,7 +62,8 @@ struct request {
     struct link *link;
     enum { PHASE_READ, PHASE_JOB, PHASE_CALL, PHASE_SENT } phase;
     struct request *next_job;
-    bool drains; /* refused, and the rest of a small body is read away */
+    struct handed *handed; /* a socket that is being handed over, until it is */
+    bool drains;           /* refused, and the rest of a small body is read away */
 };
 
 struct sockets {
@@ -315,12 +319,13 @@ static bool stream_fill(struct streaming *t)
     struct waiter *x = &t->q->x.waiter;
     while (t->out.n == 0 && !t->ended) {
         int64_t now_ns = clock_ns(), quiet_ns = (int64_t)COMMENT_EVERY_S * 1000000000;
-        if (atomic_load(&t->q->x.h->closing)) {
+        if (!http_enter(t->q->x.h)) {
             t->ended = true;
             break;
         }
         uint64_t since = waits_now(w);
         enum http_pull pulled = t->stream.pull(t->stream.ctx, &t->out);
+        http_leave(t->q->x.h);
         t->ended = pulled == HTTP_PULL_END;
         if (pulled != HTTP_PULL_WAIT || t->out.n)
             continue;
@@ -458,13 +463,27 @@ static void upgraded(
     MHD_socket fd, struct MHD_UpgradeResponseHandle *handle)
 {
     struct handed *x = ctx;
-    (void)c, (void)context;
+    (void)c;
+    ((struct request *)context)->handed = NULL;
     x->handle = handle;
     pthread_mutex_lock(&x->s->lock);
     x->s->n_upgrades++;
     pthread_mutex_unlock(&x->s->lock);
     x->upgrade.dropped = NULL;
+    struct http *h = x->s->h;
     x->upgrade.taken(x->upgrade.ctx, fd, early, n_early, x);
+    http_leave(h);
+}
+
+/* The connection ended before its socket was handed over. */
+static void not_handed(struct request *q)
+{
+    struct handed *x = q->handed;
+    if (x->upgrade.dropped)
+        x->upgrade.dropped(x->upgrade.ctx);
+    mem_free(x);
+    q->handed = NULL;
+    http_leave(q->x.h);
 }
 
 void http_upgrade_close(void *handle)
@@ -484,6 +503,8 @@ static struct MHD_Response *upgrade_response(struct request *q)
     x->s = q->x.h->sockets;
     x->upgrade = q->x.r.upgrade;
     q->x.r.upgrade = (struct http_upgrade){0};
+    q->handed = x;
+    atomic_fetch_add(&q->x.h->busy, 1);
     q->x.r.status = MHD_HTTP_SWITCHING_PROTOCOLS;
     struct MHD_Response *response = MHD_create_response_for_upgrade(upgraded, x);
     (void)MHD_add_response_header(
@@ -662,6 +683,8 @@ static void on_completed(
     if (!q)
         return;
     link_phase(q->link, LINK_HEAD);
+    if (q->handed)
+        not_handed(q);
     exchange_release(&q->x);
     mem_free(q);
     *context = NULL;
@@ -842,12 +865,21 @@ static void await_upgrades(struct sockets *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+void http_stop(struct http *h)
+{
+    if (!h)
+        return;
+    atomic_store(&h->closing, true);
+    for (int i = 0; atomic_load(&h->busy) > 0 && i < CLOSE_WAIT_S * 500; i++)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+}
+
 void http_close(struct http *h)
 {
     if (!h)
         return;
     struct sockets *s = h->sockets;
-    atomic_store(&h->closing, true);
+    http_stop(h);
     if (!s || !s->daemon) {
         waits_stop(&h->waits);
         if (s)

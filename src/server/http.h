@@ -168,6 +168,9 @@ struct http_config {
 enum status http_open(
     struct server *s, const struct http_config *c, struct http **out, struct err *e) NODISCARD;
 enum status http_start(struct http *h, struct err *e) NODISCARD;
+/* From here on no route, pull or taken is called, and none runs when it returns: what they use can
+ * go. Requests are answered with 503. */
+void http_stop(struct http *h);
 void http_close(struct http *h); /* wakes and ends everything */
 int http_port(const struct http *h);
 

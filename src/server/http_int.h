@@ -169,9 +169,14 @@ struct http {
     struct waits waits;
     atomic_llong bodies_bytes;
     atomic_bool closing;
+    atomic_int busy; /* routes and pulls that run, sockets that are being handed over */
     int port;
     struct sockets *sockets; /* http.c; NULL without sockets */
 };
+/* Brackets what calls into the rest of the server; false (and nothing to leave): the door closes.
+ */
+bool http_enter(struct http *h);
+void http_leave(struct http *h);
 void http_init(struct http *h, struct server *s, const struct http_config *c);
 void http_release(struct http *h);
 

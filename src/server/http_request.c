@@ -235,7 +235,12 @@ static void call_route(struct exchange *x)
     x->q.expired = x->waiter.expired;
     x->r.waits = false;
     x->since = waits_now(&x->h->waits);
+    if (!http_enter(x->h)) {
+        exchange_refuse(x, 503, "the server stops");
+        return;
+    }
     x->route->handler(x->h->server, &x->q, &x->r);
+    http_leave(x->h);
     x->replied = !x->r.waits;
     if (x->r.waits) {
         x->waiter.link[0].topic = x->r.topic;
@@ -273,6 +278,20 @@ void exchange_headers(const struct exchange *x, struct str *out)
 }
 
 /* ---- the door itself ---- */
+
+bool http_enter(struct http *h)
+{
+    atomic_fetch_add(&h->busy, 1);
+    if (!atomic_load(&h->closing))
+        return true;
+    http_leave(h);
+    return false;
+}
+
+void http_leave(struct http *h)
+{
+    atomic_fetch_sub(&h->busy, 1);
+}
 
 void http_init(struct http *h, struct server *s, const struct http_config *c)
 {

@@ -399,6 +399,7 @@ void server_close(struct server *s)
     }
     builtin_stop(s);
     timer_stop(x);
+    http_stop(s->http);
     ws_close(s->ws);
     asker_close(s->asker);
     http_close(s->http);
