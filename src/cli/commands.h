@@ -14,6 +14,9 @@
 
 /* Options of `run` and `plan` that concern the run itself. */
 struct run_options run_options_of(const struct args *a);
+/* Before a command runs: GRAPH "-" becomes a file of memory with what stdin has, and --timeout of
+ * commands that plan begins to count; when it is up the program answers and ends (E2). */
+enum status commands_begin(struct args *a, struct err *e) NODISCARD;
 /* graph_prepare with the command's GRAPH and --set. */
 enum status graph_of(const struct args *a, struct graph **out, struct err *e) NODISCARD;
 

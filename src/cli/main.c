@@ -4,6 +4,7 @@
 #include "base/version.h"
 #include "cli/answer.h"
 #include "cli/args.h"
+#include "cli/commands.h"
 
 #include <signal.h>
 
@@ -57,6 +58,8 @@ int main(int argc, char **argv)
         rc = show_help(&a);
     else if (a.version)
         rc = show_version(&a);
+    else if ((st = commands_begin(&a, &e)) != ST_OK)
+        rc = answer_end(a.json, st, &e, NULL);
     else
         rc = a.command->run(&a);
     args_release(&a);

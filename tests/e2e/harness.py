@@ -50,7 +50,7 @@ class Snug:
     def start(self, *args, **more):
         env = dict(self.env, **more.pop("env", {}))
         return subprocess.Popen(
-            [self.program, *map(str, args)], env=env, cwd=self.dir, stdin=subprocess.DEVNULL,
+            [self.program, *map(str, args)], env=env, cwd=self.dir, stdin=more.pop("stdin", subprocess.DEVNULL),
             stdout=more.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, **more)
 
     def __call__(self, *args, timeout=120, **more):

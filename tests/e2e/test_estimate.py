@@ -2,6 +2,7 @@
 import json
 import os
 import statistics
+import time
 
 import estimate_table
 import harness
@@ -158,6 +159,25 @@ def test_static_estimate_is_its_lines(snug):
                                        "activations_bytes"))
             assert s["reserve_bytes"] == lines * 20 // 100 and s["library_bytes"] == 128 << 20
             assert s["bytes"] == lines + s["reserve_bytes"] + s["library_bytes"] and not s["rough"]
+
+
+# ids: E2
+def test_estimates_end_in_bounded_time(snug):
+    graph = snug.example("fashion-cnn")
+    with open(graph) as text:
+        piped = snug.json("estimate", "-", stdin=text)
+    assert piped.rc == 0 and piped.doc["static"] == snug.json("estimate", graph).doc["static"], piped
+    with open(graph) as text:
+        plan = snug.json("plan", "-", "--timeout", "60s", stdin=text)
+    assert plan.rc == 0 and plan.doc["peak_bytes"] > 0 and plan.doc["facts"]["graph"] == "-", plan
+    # Nobody writes to it: stdin has no end.
+    begin = time.monotonic()
+    reader, writer = os.pipe()
+    late = snug.json("estimate", "-", "--timeout", "1s", stdin=reader)
+    assert time.monotonic() - begin < 30
+    os.close(writer)
+    os.close(reader)
+    assert late.rc == 1 and "--timeout" in late.doc["error"]["message"] and "static" not in late.doc, late
 
 
 # ids: E3
