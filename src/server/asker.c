@@ -73,16 +73,22 @@ static int status_of_code(const char *code)
 
 /* What the child said: its document where it has an answer (also that it does not fit), else its
  * error. */
-static int answer_of(json_t *document, json_t **body)
+static int answer_of(json_t *document, const char *file, json_t **body)
 {
     const json_t *error = json_object_get(document, "error");
     const char *code = json_get_str(error, "code", "");
+    const char *message = json_get_str(error, "message", "the child gave no answer");
+    size_t n = strlen(file);
+    /* The file is ours; its name means nothing to who asks. */
+    if (message[0] == '"' && strncmp(message + 1, file, n) == 0 &&
+        str_starts(message + 1 + n, "\": "))
+        message += n + 4;
     if (str_eq(json_get_str(document, "status", ""), "succeeded") ||
         str_eq(code, "out_of_memory")) {
         *body = json_incref(document);
         return 200;
     }
-    *body = detail_json(json_get_str(error, "message", "the child gave no answer"));
+    *body = detail_json(message);
     json_put_str(*body, "code", code);
     if (json_get_str(error, "hint", NULL))
         json_put_str(*body, "hint", json_get_str(error, "hint", ""));
@@ -186,7 +192,7 @@ static int ask_child(
         *body = detail_json("the child that was asked ended without an answer");
         return 422;
     }
-    int status = answer_of(document, body);
+    int status = answer_of(document, file, body);
     json_decref(document);
     return status;
 }

@@ -60,6 +60,10 @@ ask(struct server *s, const struct http_request *q, struct http_reply *r, const 
     char ticket[33];
     int status;
     json_t *body = NULL;
+    if (!s->asker) {
+        http_error(r, 503, "plans and estimates cannot be made here");
+        return;
+    }
     if (!*q->keep) {
         if (!question_read(q->json, &x, r))
             return;

@@ -290,12 +290,10 @@ static void inside_init(struct server *s)
     pthread_condattr_destroy(&monotonic);
 }
 
-/* Everything but lock, timer and network. */
+/* What answers requests: without network, processes, threads of the server's own. */
 static enum status open_parts(struct server *s, struct err *e)
 {
     TRY(open_core(s, e));
-    TRY(webhook_open(s, &s->webhook, e));
-    TRY(asker_open(s, &s->asker, e));
     return ws_open(s, s->config->ws_max_message_bytes, &s->ws, e);
 }
 
@@ -319,6 +317,8 @@ enum status server_open(const struct server_config *c, struct server **out, stru
     read_address(s);
     TRY_OUT(auth_open(s->store, c->home, &s->auth, e));
     TRY_OUT(open_parts(s, e));
+    TRY_OUT(webhook_open(s, &s->webhook, e));
+    TRY_OUT(asker_open(s, &s->asker, e));
     TRY_OUT(timer_start(s, e));
     TRY_OUT(http_start(s->http, e));
     TRY_OUT(write_card(s, e));

@@ -41,8 +41,8 @@ struct server {
  * text has its address); ST_IO: the port is taken, the disk is full, ... */
 enum status
 server_open(const struct server_config *c, struct server **out, struct err *e) NODISCARD;
-/* The same without network, lock, timer and built-in worker, its database in memory: for tests and
- * fuzzing, with http_ask. */
+/* The same without network, lock, timer, children and webhook, its database in memory: for tests
+ * and fuzzing, with http_ask. */
 enum status
 server_open_bare(const struct server_config *c, struct server **out, struct err *e) NODISCARD;
 /* Returns once *stop is not 0 (a signal handler's; looked at each 200 ms). ST_OK then. */

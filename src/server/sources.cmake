@@ -12,7 +12,7 @@ set(SOURCES
     route_runs.c route_workers.c route_agent.c
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
 set(TESTS
-    http_test.c
+    http_test.c attack_test.c
     placement_test.c placement_memory_test.c placement_random_test.c
     ../../tests/sim/reference.c ../../tests/sim/scene.c
     store_test.c store_fault_test.c fault_vfs.c
@@ -22,6 +22,7 @@ set(TESTS
     core_test_support.c
     ws_test.c ws_live_test.c)
 set(FUZZ
+    router_fuzz.c
     ws_fuzz.c)
 set(LIBS PkgConfig::JANSSON PkgConfig::MICROHTTPD PkgConfig::SQLITE PkgConfig::CURL PkgConfig::GNUTLS
     PkgConfig::UTF8PROC ZLIB::ZLIB ${WSLAY_LIBRARY})
