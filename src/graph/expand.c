@@ -422,12 +422,21 @@ static void expand_kind(struct expansion *x, const struct box_words *words)
     json_decref(x->faults);
 }
 
+static bool has_presets(const struct expansion *x)
+{
+    for (size_t i = 0; i < x->items.n; i++)
+        if (str_starts(x->items.data[i].node.type, preset_words.prefix))
+            return true;
+    return false;
+}
+
 void graph_expand(struct graph *g)
 {
     struct expansion x = {.g = g};
-    g->builtin = graph_presets_builtin();
     take_document(&x);
     expand_kind(&x, &subgraph_words);
+    if (has_presets(&x)) /* reading ours takes longer than reading most graphs */
+        g->builtin = graph_presets_builtin();
     expand_kind(&x, &preset_words);
     for (size_t i = 0; i < x.items.n; i++) {
         struct graph_node n = x.items.data[i].node;

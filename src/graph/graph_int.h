@@ -21,7 +21,7 @@ struct graph_lost {
 struct graph {
     struct arena arena;
     json_t *document;
-    json_t *builtin; /* presets of the program; nodes borrow from it and from the document */
+    json_t *builtin; /* presets of the program, where the graph has any; nodes borrow from it */
     const char *path;
     VEC(struct graph_node) nodes;
     VEC(struct graph_edge) edges; /* after expansion */

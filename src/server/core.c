@@ -332,8 +332,8 @@ void core_close(struct core *c)
     if (!c)
         return;
     for (size_t i = 0; i < c->waiting.n; i++)
-        if (c->waiting.data[i])
-            core_run_free(c, c->waiting.data[i]);
+        if (c->waiting.data[i].run)
+            core_run_free(c, c->waiting.data[i].run);
     for (size_t i = 0; i < c->canvas.n; i++)
         core_run_free(c, c->canvas.data[i]);
     for (size_t i = 0; i < c->live.n; i++)
@@ -522,8 +522,8 @@ void core_stop(struct core *c, struct instant now)
     enum status st = tx_begin(c, &e);
     if (st == ST_OK) {
         for (size_t i = 0; st == ST_OK && i < c->waiting.n; i++)
-            if (c->waiting.data[i])
-                st = run_stop(c, c->waiting.data[i], false, &e);
+            if (c->waiting.data[i].run)
+                st = run_stop(c, c->waiting.data[i].run, false, &e);
         for (size_t i = 0; st == ST_OK && i < c->canvas.n; i++)
             st = run_stop(c, c->canvas.data[i], false, &e);
         for (size_t i = 0; st == ST_OK && i < c->live.n; i++)
@@ -548,10 +548,11 @@ void core_check(struct core *c)
     core_enter_read(c);
     size_t waiting = 0;
     for (size_t i = 0; i < c->waiting.n; i++) {
-        const struct run *r = c->waiting.data[i];
+        const struct run *r = c->waiting.data[i].run;
         if (!r)
             continue;
         waiting++;
+        ASSERT(r->class == c->waiting.data[i].class && r->id == c->waiting.data[i].id);
         ASSERT(r->at == i && r->class && r->now.state == RUN_WAITING);
     }
     ASSERT(waiting + c->gaps == c->waiting.n);

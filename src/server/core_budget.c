@@ -120,7 +120,7 @@ enum status budgets_follow_peak(
 enum status budgets_follow_cards(struct core *c, struct err *e)
 {
     for (size_t i = 0; i < c->waiting.n; i++) {
-        struct run *r = c->waiting.data[i];
+        struct run *r = c->waiting.data[i].run;
         struct store_peak peak;
         if (!r || r->now.budget_bytes || !r->n_cards || !*r->graph_key || !run_may_be_shared(c, r))
             continue;

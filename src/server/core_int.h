@@ -64,6 +64,13 @@ struct run {
     bool touched;
 };
 
+/* A place in the queue. A pass goes through all of them, so it finds here all that it needs. */
+struct slot {
+    struct run *run; /* NULL: a gap */
+    struct place_class *class;
+    int64_t id;
+};
+
 /* ---- workers ------------------------------------------------------------------------------ */
 
 struct card {
@@ -136,7 +143,7 @@ struct core {
     struct instant now; /* of the call that holds the lock */
 
     struct run_map runs;
-    VEC(struct run *) waiting; /* in order of submission; NULL: a gap */
+    VEC(struct slot) waiting; /* in order of submission */
     size_t gaps;
     VEC(struct run *) canvas; /* RUN_WAITING of the interactive lane: beside the queue */
     VEC(struct run *) live;

@@ -241,13 +241,13 @@ static void fold(struct core *c, struct decisions *d, size_t from)
 {
     struct place_result p;
     for (size_t i = from; i < c->waiting.n; i++) {
-        struct run *r = c->waiting.data[i];
-        if (!r)
+        const struct slot *s = &c->waiting.data[i];
+        if (!s->run)
             continue;
-        enum place_outcome outcome = place_next(c->place, r->class, r->id, r->run_id, &p);
+        enum place_outcome outcome = place_next(c->place, s->class, s->id, s->run->run_id, &p);
         if (outcome != PLACE_WAITS)
-            decide(c, d, r, outcome, &p);
-        c->folded = r->id;
+            decide(c, d, s->run, outcome, &p);
+        c->folded = s->id;
     }
 }
 
@@ -255,7 +255,7 @@ static void fold(struct core *c, struct decisions *d, size_t from)
 static size_t first_new(const struct core *c)
 {
     size_t i = c->waiting.n;
-    while (i && (!c->waiting.data[i - 1] || c->waiting.data[i - 1]->id > c->folded))
+    while (i && (!c->waiting.data[i - 1].run || c->waiting.data[i - 1].id > c->folded))
         i--;
     return i;
 }

@@ -123,8 +123,8 @@ static int queue_position(const struct core *c, const struct run *r)
     const char *queue = place_class_queue(r->class);
     int n = 1;
     for (size_t i = 0; i < r->at; i++) {
-        const struct run *other = c->waiting.data[i];
-        if (!other ||
+        const struct slot *other = &c->waiting.data[i];
+        if (!other->run ||
             (other->class != r->class && strcmp(place_class_queue(other->class), queue) != 0))
             continue;
         if (++n > POSITION_MAX)

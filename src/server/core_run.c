@@ -123,16 +123,17 @@ static void key_remove(struct run *r)
 /* Its place is where its submission puts it, also when it comes back from an agent. */
 static void into_queue(struct core *c, struct run *r)
 {
-    vec_push(&c->waiting, r);
+    struct slot own = {.run = r, .class = r->class, .id = r->id};
+    vec_push(&c->waiting, own);
     size_t i = c->waiting.n - 1;
-    while (i && (!c->waiting.data[i - 1] || c->waiting.data[i - 1]->id > r->id)) {
-        struct run *before = c->waiting.data[i - 1];
+    while (i && (!c->waiting.data[i - 1].run || c->waiting.data[i - 1].id > r->id)) {
+        struct slot before = c->waiting.data[i - 1];
         c->waiting.data[i] = before;
-        if (before)
-            before->at = i;
+        if (before.run)
+            before.run->at = i;
         i--;
     }
-    c->waiting.data[i] = r;
+    c->waiting.data[i] = own;
     r->at = i;
 }
 
@@ -159,19 +160,19 @@ void run_dequeue(struct core *c, struct run *r)
         c->canvas.data[r->at]->at = r->at;
         return;
     }
-    ASSERT(r->class && c->waiting.data[r->at] == r);
+    ASSERT(r->class && c->waiting.data[r->at].run == r);
     place_class_give(c->place, r->class);
     r->class = NULL;
     key_remove(r);
-    c->waiting.data[r->at] = NULL;
+    c->waiting.data[r->at].run = NULL;
     c->gaps++;
     if (c->gaps < 64 || c->gaps < c->waiting.n / 2)
         return;
     size_t n = 0;
     for (size_t i = 0; i < c->waiting.n; i++)
-        if (c->waiting.data[i]) {
+        if (c->waiting.data[i].run) {
             c->waiting.data[n] = c->waiting.data[i];
-            c->waiting.data[n]->at = n;
+            c->waiting.data[n].run->at = n;
             n++;
         }
     c->waiting.n = n;
@@ -184,7 +185,7 @@ void run_reclass(struct core *c, struct run *r)
     struct place_request q;
     run_request(r, scratch, &q);
     struct place_class *old = r->class;
-    r->class = place_class_get(c->place, &q);
+    r->class = c->waiting.data[r->at].class = place_class_get(c->place, &q);
     place_class_give(c->place, old);
     core_dirty(c);
 }

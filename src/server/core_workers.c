@@ -438,7 +438,7 @@ static enum status end_its_runs(struct core *c, struct worker *w, struct err *e)
     struct err why = {0};
     (void)err_set(&why, ST_NOT_FOUND, "worker \"%s\" was removed", w->name);
     for (size_t i = 0; i < c->waiting.n; i++) {
-        struct run *r = c->waiting.data[i];
+        struct run *r = c->waiting.data[i].run;
         if (r && str_eq(r->target, w->name))
             TRY(run_finish(
                 c, r,
