@@ -67,9 +67,13 @@ static bool quits(void *agent)
 
 enum status agent_client(struct agent *a, struct client **out, struct err *e)
 {
+    char secret[sizeof a->secret];
+    (void)pthread_mutex_lock(&a->lock);
+    memcpy(secret, a->secret, sizeof secret);
+    (void)pthread_mutex_unlock(&a->lock);
     struct client_options o = {
         .server = a->o->server,
-        .secret = *a->secret ? a->secret : NULL,
+        .secret = *secret ? secret : NULL,
         .stop = quits,
         .ctx = a,
     };
@@ -326,6 +330,7 @@ enum status agent_run(const struct agent_options *o, struct err *e)
     bool opened = false;
     (void)pthread_mutex_init(&a.lock, NULL);
     agent_name_default(o->name, o->builtin, a.name);
+    memcpy(a.known_as, a.name, sizeof a.known_as);
     TRY_OUT(name_take(&a, e));
     TRY_OUT(spawner_open(&a.spawner, o->graph, e)); /* before anything secret is read */
     (void)snprintf(a.secret, sizeof a.secret, "%s", o->secret ? o->secret : "");

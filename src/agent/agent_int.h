@@ -49,7 +49,7 @@ struct warm {
 
 struct agent {
     const struct agent_options *o;
-    char name[65], instance[33], machine[33], secret[128];
+    char name[65], instance[33], machine[33];
     char runs_dir[900], lease_path[1000], state_path[1000];
     bool allow_commands;
     struct spawner *spawner;
@@ -60,6 +60,8 @@ struct agent {
 
     pthread_mutex_t lock; /* everything below, and devices */
     char session[65];     /* "": not connected */
+    char secret[256];     /* opens the server's door; "": that of this SNUG_HOME's server */
+    char known_as[65];    /* the worker's name at the server */
     char url[256];        /* of the server it is, or was last, connected to */
     bool ever_connected;
     double heartbeat_s, lease_s;

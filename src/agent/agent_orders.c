@@ -9,11 +9,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #define SECOND INT64_C(1000000000)
-enum { POLL_S = 20, BACKOFF_MS_MAX = 5000, SERVER_GONE_S = 60 };
+enum { POLL_S = 20, BACKOFF_MS_MAX = 5000, SERVER_GONE_S = 60, UNKNOWN_MAX = 5 };
 
 static void pause_ms(struct agent *a, int64_t ms)
 {
@@ -67,7 +68,7 @@ static json_t *hello_of(struct agent *a)
         .protocol = WIRE_PROTOCOL,
         .version = a->o->version,
         .commit = a->o->commit,
-        .name = a->name,
+        .name = a->known_as,
         .instance = a->instance,
         .hostname = host,
         .pool = a->o->pool ? a->o->pool : "",
@@ -156,20 +157,54 @@ static void say_why(char *said, size_t cap, const struct err *e)
     log_warn("not connected: %s", e->text);
 }
 
-static enum status connect_once(struct agent *a, struct client *c, struct err *e)
+/* A join token was traded for a credential: it is kept, and used from here on. */
+static void take_credential(struct agent *a, const struct client *c, const json_t *reply)
+{
+    char path[1100];
+    struct err e;
+    const char *token = json_get_str(reply, "credential", "");
+    const char *name = json_get_str(reply, "name", a->name);
+    (void)pthread_mutex_lock(&a->lock);
+    (void)snprintf(a->known_as, sizeof a->known_as, "%s", name);
+    if (*token)
+        (void)snprintf(a->secret, sizeof a->secret, "%s", token);
+    (void)pthread_mutex_unlock(&a->lock);
+    if (!*token || a->o->one_shot)
+        return;
+    json_t *doc = json_object();
+    json_put_str(doc, "server", client_url(c));
+    json_put_str(doc, "token", token);
+    json_put_str(doc, "name", name);
+    char *text = json_text(doc, false);
+    (void)agent_path(a->name, "json", path, sizeof path);
+    if (file_write(path, text, strlen(text), &e) != ST_OK || chmod(path, 0600) != 0)
+        log_warn("the worker's credential is not kept: %s", e.text);
+    memset(text, 0, strlen(text));
+    mem_free(text);
+    json_decref(doc);
+}
+
+/* *http: what the server answered, 0 where it did not. */
+static enum status connect_once(struct agent *a, struct client *c, int *http, struct err *e)
 {
     int64_t sent_ns = clock_ns();
-    json_t *hello = hello_of(a), *reply = NULL;
-    enum status st = client_post(c, "/api/agent/connect", hello, 15, &reply, e);
+    struct client_reply r = {0};
+    json_t *hello = hello_of(a);
+    enum status st = client_call(c, "POST", "/api/agent/connect", hello, 15, &r, e);
     json_decref(hello);
-    if (st == ST_OK)
-        st = take_welcome(a, reply, sent_ns, e);
-    json_decref(reply);
+    *http = st == ST_OK ? r.status : 0;
+    if (st == ST_OK && client_status(r.status) != ST_OK)
+        st = client_refusal(c, &r, e);
+    if (st == ST_OK) {
+        take_credential(a, c, r.json);
+        st = take_welcome(a, r.json, sent_ns, e);
+    }
+    client_reply_release(&r);
     (void)pthread_mutex_lock(&a->lock);
     (void)snprintf(a->url, sizeof a->url, "%s", client_url(c));
     (void)pthread_mutex_unlock(&a->lock);
     if (st == ST_OK)
-        log_info("connected to %s as %s", client_url(c), a->name);
+        log_info("connected to %s as %s", client_url(c), a->known_as);
     return st;
 }
 
@@ -187,24 +222,25 @@ static struct client *connect_agent(struct agent *a, char *said, size_t cap)
 {
     int64_t since_ns = clock_ns(), wait_ms = 50;
     struct rng rng;
-    int denied = 0;
+    int unknown = 0, http = 0;
     rng_init(&rng, (uint64_t)clock_ns() ^ hash_name(a->instance), 1, 0);
     while (!a->quit) {
         struct client *c = NULL;
         struct err e = {0};
         enum status st = agent_client(a, &c, &e);
         if (st == ST_OK)
-            st = connect_once(a, c, &e);
+            st = connect_once(a, c, &http, &e);
         if (st == ST_OK) {
             *said = 0;
-            return c;
+            client_close(c); /* with a join token it is not the right one any more */
+            return agent_client(a, &c, &e) == ST_OK ? c : NULL;
         }
         client_close(c);
         say_why(said, cap, &e);
-        /* A credential that was revoked; the token of a local server changes with its start. */
-        denied = st == ST_DENIED && strstr(e.text, "credential") ? denied + 1 : 0;
-        if ((denied > 20 && *a->secret) || nobody_needs(a, since_ns)) {
-            a->refused = denied > 20;
+        /* A credential that was revoked stays so; the token of a local server changes. */
+        unknown = http == 401 && str_starts(a->secret, "sn") ? unknown + 1 : 0;
+        if (unknown > UNKNOWN_MAX || nobody_needs(a, since_ns)) {
+            a->refused = unknown > UNKNOWN_MAX;
             a->why = e;
             (void)kill(getpid(), SIGTERM);
             return NULL;

@@ -132,7 +132,7 @@ static json_t *gather(struct reporter *p)
         size_t left = WIRE_REPORT_MAX - json_array_size(events);
         if (left <= 1) /* one for an end that is in memory */
             break;
-        if (r->fresh)
+        if (r->fresh && !r->forget)
             bytes += gather_run(r, events, waiting > 1 && left > SHARE ? SHARE : left - 1);
     }
     p->turn = a->runs.n ? (p->turn + 1) % a->runs.n : 0;
@@ -238,7 +238,7 @@ static void post(struct reporter *p, const struct report *report)
 static bool anything_fresh(const struct agent *a)
 {
     for (size_t i = 0; i < a->runs.n; i++)
-        if (a->runs.data[i]->fresh)
+        if (a->runs.data[i]->fresh && !a->runs.data[i]->forget)
             return true;
     return json_array_size(a->answers) > 0;
 }

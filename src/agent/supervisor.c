@@ -118,30 +118,45 @@ static enum status run_claim(struct supervisor *s, const char *dir, struct err *
 
 static void run_ended(struct supervisor *s, json_t *end);
 
+static void run_reset(struct supervisor *s)
+{
+    double limit_s = s->f.o.timeout_s;
+    s->on = true;
+    s->asked = 0;
+    s->killing = s->timed_out = s->lapsed = false;
+    s->kill_at_ns = s->look_again_ns = 0;
+    s->time_up_ns = limit_s > 0 ? clock_ns() + (int64_t)(limit_s * (double)SECOND) : 0;
+    s->end = (struct process_end){-1, 0};
+    process_title("snug: run %.8s", s->f.o.run_id);
+}
+
+/* A run that ends before its work began. */
+static void run_not_begun(struct supervisor *s, json_t *end)
+{
+    run_output_open(&s->out, -1, s->f.dir, 0, NULL);
+    run_ended(s, end);
+}
+
+/* s->on afterwards: its work is on; else it is over already. */
 static enum status run_begin(struct supervisor *s, const char *dir, struct err *e)
 {
+    enum cause why;
+    struct err failed;
     enum status st = run_claim(s, dir, e);
     if (st != ST_OK) {
         run_release(s);
         return st;
     }
-    s->on = true;
-    s->asked = 0;
-    s->killing = s->timed_out = s->lapsed = false;
-    s->kill_at_ns = s->look_again_ns = 0;
-    s->time_up_ns =
-        s->f.o.timeout_s > 0 ? clock_ns() + (int64_t)(s->f.o.timeout_s * (double)SECOND) : 0;
-    s->end = (struct process_end){-1, 0};
-    process_title("snug: run %.8s", s->f.o.run_id);
-    if (!s->work_lives) {
-        struct err why;
-        if (supervisor_work_start(s, &why) != ST_OK) {
-            run_output_open(&s->out, -1, dir, 0, NULL);
-            run_ended(s, run_folder_end(CAUSE_COULD_NOT_START, why.text, why.hint, -1, 0));
-            return ST_OK;
-        }
-        s->work_lives = s->tree_lives = true;
+    run_reset(s);
+    if (run_folder_stop_read(dir, &why)) { /* asked before there was anybody to ask */
+        run_not_begun(s, run_folder_end(why, NULL, NULL, -1, 0));
+        return ST_OK;
     }
+    if (!s->work_lives && supervisor_work_start(s, &failed) != ST_OK) {
+        run_not_begun(s, run_folder_end(CAUSE_COULD_NOT_START, failed.text, failed.hint, -1, 0));
+        return ST_OK;
+    }
+    s->work_lives = s->tree_lives = true;
     bool command = strcmp(s->f.o.kind, "command") == 0;
     run_output_open(
         &s->out, s->pipe, dir, setting("SNUG_RUN_LOG_MAX_BYTES", 16 << 20), command ? &s->j : NULL);
@@ -222,7 +237,8 @@ static void agent_line(struct supervisor *s, json_t *line)
         log_warn("%s", e.text);
         return;
     }
-    line_send(s->pair, json_incref(line));
+    if (!dir || s->on)
+        line_send(s->pair, json_incref(line));
 }
 
 static void work_line(struct supervisor *s, json_t *line)
