@@ -112,8 +112,8 @@ class Server:
         self.dir = tempfile.mkdtemp(prefix="snug-server-")
         self.home = os.path.join(self.dir, "home")
         self.env = dict(os.environ, SNUG_HOME=self.home, SNUG_SIM_DIR=os.path.join(self.dir, "sim"),
-                        NO_COLOR="1", LC_ALL="C.UTF-8", OMP_NUM_THREADS="1")
-        for name in ("SNUG_SERVER", "SNUG_KEY", "SNUG_SIM_CARDS", "http_proxy", "https_proxy", "all_proxy"):
+                        NO_COLOR="1", LC_ALL="C.UTF-8", OMP_NUM_THREADS="1", SNUG_AGENT_HEARTBEAT_S="0.5")
+        for name in ("SNUG_SERVER", "SNUG_KEY", "SNUG_SIM_CARDS", "SNUG_JOIN_TOKEN", "http_proxy", "https_proxy", "all_proxy"):
             self.env.pop(name, None)
         if cards:
             self.env["SNUG_SIM_CARDS"] = cards
@@ -327,24 +327,28 @@ class Server:
                      lambda: "worker %s online among %r; %s" % (name, self.workers(), self.log()))
 
     def agent(self, name, cards=None, devices=None, args=(), same_home=False, env=None, wait=True):
-        """An agent of this machine with a home of its own (its server and secret by environment), or
-        under the server's home. It stays in the foreground as a child of the test."""
+        """An agent as of another machine: a home of its own, joined with a token, its credential kept
+        there. same_home: as beside `snug start`. It stays in the foreground as a child of the test."""
         home = self.home if same_home else os.path.join(self.dir, "agent-" + name)
         os.makedirs(home, mode=0o700, exist_ok=True)
         own = dict(self.env, SNUG_HOME=home)
         own.pop("SNUG_SIM_CARDS", None)
         if cards:
             own["SNUG_SIM_CARDS"] = cards
-        if not same_home:
-            own.update(SNUG_SERVER=self.url, SNUG_KEY=self.token)
-            self.homes.append(home)
         own.update(env or {})
         line = [self.snug.program, "agent", "start", "--foreground", "--name", name, *args]
+        if not same_home:
+            self.homes.append(home)
+            joined = self.post("/api/workers", {"name": name})
+            assert joined.status == 201, joined
+            own["SNUG_JOIN_TOKEN"] = joined.doc["token"]
+            line += ["--server", self.url]
         if devices:
             line += ["--devices", devices]
         agent = Agent(self, name, home, line, own)
         self.agents.append(agent)
         agent.start(wait)
+        own.pop("SNUG_JOIN_TOKEN", None)  # from now on by its own credential
         return agent
 
 
