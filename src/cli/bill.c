@@ -370,8 +370,10 @@ void bill_text(const json_t *plan, const struct bill_options *o, struct str *out
     category_rows(plan, out);
     heading(o, out, "At the peak, by node");
     node_rows(plan, o, out);
-    heading(o, out, "Over the step");
-    charts(plan, o, out);
+    if (json_object_get(json_array_get(json_object_get(plan, "programs"), 0), "timeline")) {
+        heading(o, out, "Over the step");
+        charts(plan, o, out);
+    }
     heading(o, out, "Beside the plan, in the process");
     host_rows(plan, o, out);
 }

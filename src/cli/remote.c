@@ -223,8 +223,10 @@ void cell_add(struct str *rows, const char *text, size_t most)
 void duration_add(struct str *s, double seconds)
 {
     long long t = (long long)(seconds + 0.5);
-    if (t < 60)
-        str_printf(s, "%lld s", t < 0 ? 0 : t);
+    if (seconds < 9.95)
+        str_printf(s, "%.1f s", seconds > 0 ? seconds : 0);
+    else if (t < 60)
+        str_printf(s, "%lld s", t);
     else if (t < 3600)
         str_printf(s, "%lld:%02lld min", t / 60, t % 60);
     else if (t < 48 * 3600)

@@ -38,7 +38,7 @@ void table_text(const char *rows, struct str *out);
 /* Adds a cell's text: no tabs, line ends or control characters; cut to `most` characters (0: not).
  */
 void cell_add(struct str *rows, const char *text, size_t most);
-/* "12 s", "3:20 min", "2:05 h", "4 d". */
+/* "0.4 s", "12 s", "3:20 min", "2:05 h", "4 d". */
 void duration_add(struct str *s, double seconds);
 /* The seconds from an ISO 8601 time (UTC) to now; negative where it cannot be read. */
 double seconds_since(const char *iso);
