@@ -126,6 +126,13 @@ const json_t *graph_param_json(const struct graph_node *n, const char *name);
 /* Every parameter with the default filled in; a new reference. For results and logs. */
 json_t *graph_params_full(const struct graph_node *n);
 
+/* What is wrong with a value as text in buf, with its code; NULL when nothing is. `strict` adds our
+ * own rules (types, whole numbers, options) to the reference's. The node is named by its id and
+ * type, of which no more is read. */
+const char *graph_value_fault(
+    const struct graph_node *n, const struct node_param *p, const json_t *value, bool strict,
+    char *buf, size_t cap);
+
 /* Identity of the graph as far as memory and data go (requirement B3), 32 hex digits and a NUL;
  * after graph_check. It covers what runs, or every node where nothing does: types, parameters (but
  * those marked NOT_IN_KEY in the table) and data edges. Node ids, order in the file, positions,

@@ -52,11 +52,6 @@ void graph_expand(struct graph *g);
 /* resolve.c: live edges, what runs, order. */
 void graph_resolve(struct graph *g);
 
-/* values.c: a fault of a value as text in buf, with its code; NULL when there is none. `strict`
- * adds our own rules to the reference's. */
-const char *graph_value_fault(
-    const struct graph_node *n, const struct node_param *p, const json_t *value, bool strict,
-    char *buf, size_t cap);
 /* A value as messages show it. */
 void graph_value_text(const json_t *value, struct str *out);
 

@@ -6,6 +6,7 @@ set(SOURCES
     route_graphs.c route_plan.c asker.c webhook.c route_files.c graph_files.c files.c server.c server_builtin.c
     placement.c placement_fit.c placement_judge.c placement_limits.c placement_text.c placement_world.c
     store.c store_sql.c store_schema.c store_runs.c store_logs.c store_workers.c
+    store_sweeps.c sweep_plan.c
     catalog.c catalog_presets.c function.c route_catalog.c route_graph_run.c route_outputs.c
     core.c core_agent.c core_budget.c core_events.c core_graph.c core_map.c core_options.c core_pass.c
     core_read.c core_report.c core_run.c core_submit.c core_workers.c
@@ -15,7 +16,7 @@ set(TESTS
     http_test.c attack_test.c
     placement_test.c placement_memory_test.c placement_random_test.c
     ../../tests/sim/reference.c ../../tests/sim/scene.c
-    store_test.c store_fault_test.c fault_vfs.c
+    store_test.c store_fault_test.c fault_vfs.c sweep_plan_test.c
     catalog_test.c
     function_test.c
     core_test.c core_options_test.c core_agent_test.c core_lane_test.c core_share_test.c

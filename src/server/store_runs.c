@@ -265,6 +265,8 @@ enum status store_run_delete(struct store *s, int64_t id, struct err *e)
     int64_t log = col_int(st, 0), graph = col_int(st, 1);
     sql_done(st);
     bool hide = log > ROWS_AT_ONCE;
+    TRY(sql_do(c, SQL_SWEEP_KEEP, SQL_ARGS(A_INT(id)), e));
+    TRY(sql_do(c, SQL_STUDY_KEEP, SQL_ARGS(A_INT(id)), e));
     TRY(sql_do(c, hide ? SQL_RUN_HIDE : SQL_RUN_DROP, SQL_ARGS(A_INT(id)), e));
     if (hide)
         s->purge_pending = true;

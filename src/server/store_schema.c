@@ -83,29 +83,29 @@ static const char *const v1[] = {
     "CREATE TABLE sweeps("
     " id INTEGER PRIMARY KEY, sweep_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL,"
     " owner TEXT NOT NULL, state INTEGER NOT NULL, method TEXT NOT NULL, seed INTEGER,"
-    " seed_variants INTEGER NOT NULL, spec TEXT NOT NULL, objective TEXT NOT NULL,"
-    " options TEXT NOT NULL, total_combinations INTEGER NOT NULL, error TEXT NOT NULL,"
-    " created_us INTEGER NOT NULL, finished_us INTEGER NOT NULL)",
+    " seed_variants INTEGER NOT NULL, params TEXT NOT NULL, objective TEXT NOT NULL,"
+    " options TEXT NOT NULL, total INTEGER NOT NULL, created_us INTEGER NOT NULL,"
+    " finished_us INTEGER NOT NULL)",
     "CREATE TABLE sweep_variants("
     " sweep INTEGER NOT NULL REFERENCES sweeps(id) ON DELETE CASCADE, variant INTEGER NOT NULL,"
-    " run_id TEXT NOT NULL, seed INTEGER, domain_index TEXT NOT NULL, params TEXT NOT NULL,"
-    " kept TEXT NOT NULL, PRIMARY KEY(sweep, variant)) WITHOUT ROWID",
+    " combination INTEGER NOT NULL, run_id TEXT NOT NULL, kept TEXT NOT NULL,"
+    " PRIMARY KEY(sweep, variant)) WITHOUT ROWID",
     "CREATE TABLE studies("
     " id INTEGER PRIMARY KEY, study_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL,"
-    " owner TEXT NOT NULL, state INTEGER NOT NULL, spec TEXT NOT NULL, objective TEXT NOT NULL,"
-    " options TEXT NOT NULL, graph_id INTEGER NOT NULL, graph_key TEXT NOT NULL,"
-    " graph_dir TEXT NOT NULL, repetitions INTEGER NOT NULL, max_runs INTEGER NOT NULL,"
-    " runs_made INTEGER NOT NULL, parallel INTEGER NOT NULL, reason TEXT NOT NULL,"
-    " last_cursor INTEGER NOT NULL, created_us INTEGER NOT NULL, finished_us INTEGER NOT NULL)",
+    " owner TEXT NOT NULL, state INTEGER NOT NULL, reason TEXT NOT NULL, params TEXT NOT NULL,"
+    " objective TEXT NOT NULL, options TEXT NOT NULL, settings TEXT NOT NULL,"
+    " graph_id INTEGER NOT NULL REFERENCES graphs(id), variants INTEGER NOT NULL,"
+    " repetitions INTEGER NOT NULL, seed INTEGER NOT NULL, runs_max INTEGER NOT NULL,"
+    " runs_made INTEGER NOT NULL, last_cursor INTEGER NOT NULL, created_us INTEGER NOT NULL,"
+    " finished_us INTEGER NOT NULL)",
     "CREATE INDEX studies_graph ON studies(graph_id)",
-    "CREATE TABLE study_variants("
-    " study INTEGER NOT NULL REFERENCES studies(id) ON DELETE CASCADE, variant INTEGER NOT NULL,"
-    " domain_index TEXT NOT NULL, params TEXT NOT NULL, PRIMARY KEY(study, variant)) WITHOUT ROWID",
+    "CREATE INDEX studies_open ON studies(state) WHERE state < 3",
     "CREATE TABLE study_cells("
     " study INTEGER NOT NULL REFERENCES studies(id) ON DELETE CASCADE, variant INTEGER NOT NULL,"
-    " repetition INTEGER NOT NULL, state INTEGER NOT NULL, attempt INTEGER NOT NULL,"
-    " run_id TEXT NOT NULL, seed INTEGER, kept TEXT NOT NULL,"
+    " repetition INTEGER NOT NULL, combination INTEGER NOT NULL, state INTEGER NOT NULL,"
+    " attempt INTEGER NOT NULL, run_id TEXT NOT NULL, kept TEXT NOT NULL,"
     " PRIMARY KEY(study, variant, repetition)) WITHOUT ROWID",
+    "CREATE INDEX study_cells_next ON study_cells(study, state, repetition, variant)",
     "CREATE TABLE study_events("
     " study INTEGER NOT NULL REFERENCES studies(id) ON DELETE CASCADE, cursor INTEGER NOT NULL,"
     " type TEXT NOT NULL, payload TEXT NOT NULL, ts INTEGER NOT NULL,"
