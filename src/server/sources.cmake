@@ -6,7 +6,8 @@ set(SOURCES
     route_graphs.c route_plan.c asker.c webhook.c route_files.c graph_files.c files.c server.c server_builtin.c
     placement.c placement_fit.c placement_judge.c placement_limits.c placement_text.c placement_world.c
     store.c store_sql.c store_schema.c store_runs.c store_logs.c store_workers.c
-    store_sweeps.c sweep_plan.c
+    store_sweeps.c sweep_plan.c sweep.c study.c study_step.c study_read.c
+    route_sweeps.c route_studies.c
     catalog.c catalog_presets.c function.c route_catalog.c route_graph_run.c route_outputs.c
     core.c core_agent.c core_budget.c core_events.c core_graph.c core_map.c core_options.c core_pass.c
     core_read.c core_report.c core_run.c core_submit.c core_workers.c

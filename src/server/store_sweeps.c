@@ -20,7 +20,8 @@ static void read_cell(sqlite3_stmt *st, struct arena *a, struct store_cell *x)
         .final_metrics = col_text(st, 9, a),
         .worker = col_text(st, 10, a),
         .devices = col_text(st, 11, a),
-        .queue_key = col_text(st, 12, a)};
+        .queue_key = col_text(st, 12, a),
+        .run_started = col_int(st, 13) != 0};
     col_id(st, 5, x->run_id);
     if ((int)x->state < 0 || x->state > CELL_FAILED)
         x->state = CELL_FAILED;
@@ -266,6 +267,16 @@ enum status store_study_close(
             e, ST_CONFLICT, "variant %d, repetition %d has another run by now", cell->variant,
             cell->repetition);
     return refund ? sql_do(c, SQL_STUDY_RUNS_MADE, SQL_ARGS(A_INT(study), A_INT(-1)), e) : ST_OK;
+}
+
+enum status store_study_budget(struct store *s, int64_t study, int64_t runs_max, struct err *e)
+{
+    return sql_do(store_writing(s), SQL_STUDY_BUDGET, SQL_ARGS(A_INT(study), A_INT(runs_max)), e);
+}
+
+enum status store_study_retry(struct store *s, int64_t study, struct err *e)
+{
+    return sql_do(store_writing(s), SQL_STUDY_RETRY, SQL_ARGS(A_INT(study)), e);
 }
 
 enum status store_study_event(

@@ -21,7 +21,8 @@ struct store_cell {
     const char *kept;            /* of a deleted run: {"status", "final_metrics", "worker", ...} */
     int64_t run;                 /* id inside; 0: the run is not there */
     int run_state;               /* of the run; -1: it is not there */
-    const char *final_metrics;   /* "" while it has not ended */
+    bool run_started;
+    const char *final_metrics; /* "" while it has not ended */
     const char *worker, *devices, *queue_key;
 };
 
@@ -101,6 +102,10 @@ enum status store_study_claim(
 enum status store_study_close(
     struct store *s, int64_t study, const struct store_cell *cell, enum cell_state to, bool refund,
     struct err *e) NODISCARD;
+enum status
+store_study_budget(struct store *s, int64_t study, int64_t runs_max, struct err *e) NODISCARD;
+/* Failed cells become pending again. */
+enum status store_study_retry(struct store *s, int64_t study, struct err *e) NODISCARD;
 /* Appends an event with the next cursor. */
 enum status store_study_event(
     struct store *s, int64_t study, const char *type, const char *payload, int64_t time_us,
