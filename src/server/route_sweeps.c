@@ -32,7 +32,7 @@ void route_sweeps_post(struct server *s, const struct http_request *q, struct ht
     struct sweeps x = server_sweeps(s);
     enum status st = sweep_create(&x, &q->actor, q->json, instant_of_now(), &doc, &e);
     if (st == ST_OK)
-        http_wake(s->http, http_topic("sweeps", ""));
+        server_changed(s, "sweeps");
     answer(r, st, 201, doc, &e);
 }
 
@@ -87,6 +87,6 @@ void route_sweep_cancel(struct server *s, const struct http_request *q, struct h
     struct sweeps x = server_sweeps(s);
     enum status st = sweep_cancel(&x, q->param[0], instant_of_now(), &doc, &e);
     if (st == ST_OK)
-        http_wake(s->http, http_topic("sweeps", ""));
+        server_changed(s, "sweeps");
     answer(r, st, 200, doc, &e);
 }

@@ -19,6 +19,7 @@
 #include "server/routes.h"
 #include "server/server_int.h"
 #include "server/store.h"
+#include "server/study.h"
 #include "server/webhook.h"
 #include "server/ws.h"
 #include "wire/machine.h"
@@ -75,6 +76,7 @@ static void *timer(void *ctx)
     int64_t idle_ns = 0;
     while (timer_sleep(x)) {
         timer_due(x, core_tick(s->core, instant_of_now()));
+        studies_tick(s->studies, instant_of_now());
         int64_t now_ns = clock_ns();
         if (now_ns - idle_ns >= (int64_t)IDLE_EVERY_S * 1000000000) {
             idle_ns = now_ns;
@@ -121,6 +123,33 @@ static void on_ended(void *ctx, const struct core_end *end)
 {
     struct server *s = ctx;
     webhook_ended(s->webhook, end->run_id);
+    if (end->sweep) {
+        struct sweeps sweeps = server_sweeps(s);
+        sweep_run_ended(&sweeps, end->sweep, instant_of_now());
+        server_changed(s, "sweeps");
+    }
+    if (end->study && s->studies) {
+        studies_note(s->studies, end->study);
+        timer_due(s->inside, clock_ns());
+    }
+}
+
+static bool on_sweep_name(void *ctx, int64_t sweep, char id[33])
+{
+    return store_sweep_name(((struct server *)ctx)->store, sweep, id);
+}
+
+static bool on_study_name(void *ctx, int64_t study, char id[33])
+{
+    return store_study_name(((struct server *)ctx)->store, study, id);
+}
+
+static void on_study_changed(void *ctx, const char *study_id)
+{
+    struct server *s = ctx;
+    if (s->http)
+        http_wake(s->http, http_topic("study", study_id));
+    server_changed(s, "studies");
 }
 
 static void on_due(void *ctx, int64_t at_ns)
@@ -248,13 +277,22 @@ static enum status open_core(struct server *s, struct err *e)
     struct core_config c;
     struct server_inside *x = s->inside;
     const struct core_hooks hooks = {
-        .ctx = s, .changed = on_changed, .ended = on_ended, .due = on_due};
+        .ctx = s,
+        .changed = on_changed,
+        .ended = on_ended,
+        .sweep_name = on_sweep_name,
+        .study_name = on_study_name,
+        .due = on_due};
     TRY(devices_open(&x->devices, e));
     x->devices_open = true;
     x->device_reports = device_reports(&x->devices);
     x->node_types = node_table_names();
     TRY(core_settings(s, &c, e));
-    return core_open(s->store, &c, &hooks, instant_of_now(), &s->core, e);
+    TRY(core_open(s->store, &c, &hooks, instant_of_now(), &s->core, e));
+    struct sweeps sweeps = server_sweeps(s);
+    s->studies =
+        studies_new(&sweeps, &(struct studies_hooks){.ctx = s, .changed = on_study_changed});
+    return ST_OK;
 }
 
 static enum status write_card(struct server *s, struct err *e)
@@ -405,6 +443,7 @@ void server_close(struct server *s)
     http_close(s->http);
     webhook_close(s->webhook);
     core_close(s->core);
+    studies_free(s->studies);
     auth_close(s->auth);
     store_close(s->store);
     inside_release(s);

@@ -21,6 +21,7 @@ struct auth;    /* auth.h: tokens and keys */
 struct ws;      /* ws.h: WebSockets */
 struct asker;   /* asker.h: plans and estimates in short-lived children */
 struct webhook; /* webhook.h: notice of ended runs */
+struct studies; /* study.h: studies, which go on by themselves */
 struct server_inside;
 
 struct server {
@@ -31,6 +32,7 @@ struct server {
     struct ws *ws;
     struct asker *asker;
     struct webhook *webhook;
+    struct studies *studies;
     const struct server_config *config; /* server/config.h: settings, defaults, environment */
     char boot_id[33];                   /* new per process */
     int64_t started_us;                 /* wall clock */

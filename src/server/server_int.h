@@ -36,6 +36,7 @@ struct server_inside {
 };
 
 struct instant instant_of_now(void);
+struct sweeps server_sweeps(struct server *s); /* sweep.h; route_sweeps.c */
 /* A few times a second: starts the built-in worker, where it should run and does not. */
 void builtin_watch(struct server *s);
 void builtin_stop(struct server *s); /* asks it to end, waits a little */

@@ -115,7 +115,8 @@ verdict(const struct study_now *x, const struct store_cell *cell, const char *st
 {
     if (str_eq(status, "succeeded"))
         return CELL_DONE;
-    if (str_eq(status, "interrupted") && cell->attempt < x->settings.attempts)
+    if (str_eq(status, "interrupted") &&
+        (!cell->run_started || cell->attempt < x->settings.attempts))
         return CELL_PENDING;
     if (str_eq(status, "cancelled") && x->row.state == STUDY_PAUSED)
         return CELL_PENDING; /* taken back by the pause */
@@ -127,7 +128,7 @@ static enum status close_cell(
     const struct cell_facts *f, struct instant now, struct err *e)
 {
     enum cell_state to = verdict(x, cell, f->status);
-    bool refund = to == CELL_PENDING && str_eq(f->status, "cancelled") && !cell->run_started;
+    bool refund = to == CELL_PENDING && !cell->run_started;
     json_t *payload = cell_json(cell);
     json_put_str(payload, "status", f->status);
     json_put(payload, "objective", isnan(f->objective) ? json_null() : json_real(f->objective));
