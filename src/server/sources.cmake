@@ -17,7 +17,7 @@ set(TESTS
     http_test.c attack_test.c
     placement_test.c placement_memory_test.c placement_random_test.c
     ../../tests/sim/reference.c ../../tests/sim/scene.c
-    store_test.c store_fault_test.c fault_vfs.c sweep_plan_test.c sweep_test.c
+    store_test.c store_fault_test.c fault_vfs.c sweep_plan_test.c sweep_test.c study_test.c
     catalog_test.c
     function_test.c
     core_test.c core_options_test.c core_agent_test.c core_lane_test.c core_share_test.c
