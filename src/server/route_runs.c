@@ -3,6 +3,7 @@
 #include "base/env.h"
 #include "base/mem.h"
 #include "server/core.h"
+#include "server/feed.h"
 #include "server/routes.h"
 #include "server/server.h"
 #include "wire/wire.h"
@@ -126,40 +127,26 @@ struct follower {
     int64_t cursor;
 };
 
-static void add_events(const json_t *page, struct str *out)
-{
-    size_t i;
-    json_t *event;
-    json_array_foreach(json_object_get(page, "events"), i, event)
-    {
-        char *line = json_text(event, false);
-        http_sse(out, json_get_i64(event, "cursor", 0), json_get_str(event, "type", "event"), line);
-        mem_free(line);
-    }
-}
-
 static enum http_pull follower_pull(void *ctx, struct str *out)
 {
     struct follower *f = ctx;
     struct err e;
-    json_t *page;
-    if (core_events(f->s->core, f->run_id, f->cursor, EVENTS_DEFAULT, &page, &e) != ST_OK)
+    char status[16];
+    bool active;
+    if (feed_next(f->s->feed, f->run_id, &f->cursor, out, status, &active, &e) != ST_OK)
         return HTTP_PULL_END; /* it was deleted */
-    add_events(page, out);
-    bool some = json_array_size(json_object_get(page, "events")) > 0;
-    bool active = json_get_bool(page, "active", false);
-    f->cursor = json_get_i64(page, "cursor", f->cursor);
-    if (!some && !active) {
-        json_t *end = json_object();
-        json_put_str(end, "run_id", f->run_id);
-        json_put_str(end, "status", json_get_str(page, "status", ""));
-        char *line = json_text(end, false);
-        http_sse(out, -1, "end", line);
-        mem_free(line);
-        json_decref(end);
-    }
-    json_decref(page);
-    return some ? HTTP_PULL_MORE : active ? HTTP_PULL_WAIT : HTTP_PULL_END;
+    if (out->n)
+        return HTTP_PULL_MORE;
+    if (active)
+        return HTTP_PULL_WAIT;
+    json_t *end = json_object();
+    json_put_str(end, "run_id", f->run_id);
+    json_put_str(end, "status", status);
+    char *line = json_text(end, false);
+    http_sse(out, -1, "end", line);
+    mem_free(line);
+    json_decref(end);
+    return HTTP_PULL_END;
 }
 
 void route_run_stream(struct server *s, const struct http_request *q, struct http_reply *r)

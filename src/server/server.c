@@ -16,6 +16,7 @@
 #include "server/asker.h"
 #include "server/auth.h"
 #include "server/core.h"
+#include "server/feed.h"
 #include "server/routes.h"
 #include "server/server_int.h"
 #include "server/store.h"
@@ -332,6 +333,7 @@ static void inside_init(struct server *s)
 static enum status open_parts(struct server *s, struct err *e)
 {
     TRY(open_core(s, e));
+    s->feed = feed_new(s);
     return ws_open(s, s->config->ws_max_message_bytes, &s->ws, e);
 }
 
@@ -441,6 +443,7 @@ void server_close(struct server *s)
     ws_close(s->ws);
     asker_close(s->asker);
     http_close(s->http);
+    feed_free(s->feed);
     webhook_close(s->webhook);
     core_close(s->core);
     studies_free(s->studies);

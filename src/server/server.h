@@ -22,6 +22,7 @@ struct ws;      /* ws.h: WebSockets */
 struct asker;   /* asker.h: plans and estimates in short-lived children */
 struct webhook; /* webhook.h: notice of ended runs */
 struct studies; /* study.h: studies, which go on by themselves */
+struct feed;    /* feed.h: events as text, shared by streams */
 struct server_inside;
 
 struct server {
@@ -33,6 +34,7 @@ struct server {
     struct asker *asker;
     struct webhook *webhook;
     struct studies *studies;
+    struct feed *feed;
     const struct server_config *config; /* server/config.h: settings, defaults, environment */
     char boot_id[33];                   /* new per process */
     int64_t started_us;                 /* wall clock */

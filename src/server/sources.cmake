@@ -3,7 +3,7 @@ set(SOURCES
     http.c http_wake.c http_guard.c http_reply.c http_request.c http_body.c http_multipart.c
     http_upload.c http_bare.c http_test_support.c routes.c routes_table.c page.c
     secret.c auth.c config.c route_health.c route_system.c route_docs.c route_events.c
-    route_graphs.c route_plan.c asker.c webhook.c route_files.c graph_files.c files.c server.c server_builtin.c
+    route_graphs.c route_plan.c asker.c webhook.c feed.c route_files.c graph_files.c files.c server.c server_builtin.c
     placement.c placement_fit.c placement_judge.c placement_limits.c placement_text.c placement_world.c
     store.c store_sql.c store_schema.c store_runs.c store_logs.c store_workers.c
     store_sweeps.c sweep_plan.c sweep.c study.c study_step.c study_read.c
