@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "agent/agent_int.h"
 
+#include "base/env.h"
 #include "base/log.h"
+#include "record/outputs.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -142,12 +144,7 @@ void agent_warm_evict(struct agent *a, const json_t *body)
         if (str_eq(v.what, "child")) {
             json_put_bool(line, "exit", true);
         } else {
-            /* child/child.h has other words for the same. */
-            json_put_str(
-                line, "evict",
-                str_eq(v.what, "all")      ? "caches"
-                : str_eq(v.what, "caches") ? "outputs"
-                                           : v.what);
+            json_put_str(line, "evict", v.what);
             if (v.nodes)
                 json_put(line, "nodes", json_incref(v.nodes));
         }
@@ -162,6 +159,25 @@ void agent_warms_close(struct agent *a)
     vec_release(&a->warms);
 }
 
+/* Of agents that share a SNUG_HOME, and so its runs, one counts what is recorded there. */
+static bool counts_outputs(const struct agent *a)
+{
+    char path[1024];
+    return a->o->builtin || !file_exists(path_join(snug_home(), "server.json", path, sizeof path));
+}
+
+static json_t *outputs_stored(void)
+{
+    char runs[1024];
+    int64_t n, bytes;
+    json_t *store = json_object(), *one = json_object();
+    outputs_count(path_join(snug_home(), "runs", runs, sizeof runs), &n, &bytes);
+    json_put_i64(store, "runs", n);
+    json_put_i64(store, "bytes", bytes);
+    json_put(one, "run_output_store", store);
+    return one;
+}
+
 json_t *agent_warm_caches(const struct agent *a)
 {
     json_t *list = json_array();
@@ -172,5 +188,7 @@ json_t *agent_warm_caches(const struct agent *a)
         json_put_bool(one, "idle", !*w->run_id);
         (void)json_array_append_new(list, one);
     }
+    if (counts_outputs(a))
+        (void)json_array_append_new(list, outputs_stored());
     return list;
 }

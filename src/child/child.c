@@ -85,6 +85,7 @@ static json_t *caches_json(const struct run_cache *c)
     json_put_i64(outputs, "bytes", s.bytes);
     json_put_i64(outputs, "max_bytes", s.bytes_max);
     json_put_i64(weights, "modules", s.modules);
+    json_put(weights, "node_ids", run_cache_modules(c));
     json_put_i64(weights, "max_modules", s.modules_max);
     json_put_i64(weights, "bytes", s.weight_bytes);
     json_put_i64(weights, "max_bytes", s.weight_bytes_max);

@@ -31,11 +31,11 @@
  *     {"ended": DIR, "exit_code": N, "caches": C}    after result.json of DIR
  *     {"evicted": layers, "caches": C}               after an eviction
  * C: {"execution_cache": {"entries", "max_entries", "bytes", "max_bytes"}, "node_state_store":
- * {"modules", "max_modules", "bytes", "max_bytes"}, "devices": [{"device": machine's name,
- * "held_bytes", "context_bytes"}]}: what it holds between runs; nothing on cards, whose context and
- * memory it gives back at the end of each run. After CHILD_IDLE_S without a line it ends. A SIGTERM
- * while nothing runs ends it too. options.changed_nodes (ids) are run again whatever is kept;
- * without options.weights_persistent (default true here) layers start anew.
+ * {"modules", "node_ids", "max_modules", "bytes", "max_bytes"}, "devices": [{"device": machine's
+ * name, "held_bytes", "context_bytes"}]}: what it holds between runs; nothing on cards, whose
+ * context and memory it gives back at the end of each run. After CHILD_IDLE_S without a line it
+ * ends. A SIGTERM while nothing runs ends it too. options.changed_nodes (ids) are run again
+ * whatever is kept; without options.weights_persistent (default true here) layers start anew.
  *
  * One run at a time, one thread calls.
  */

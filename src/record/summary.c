@@ -190,15 +190,18 @@ static json_t *cut(const char *text, size_t n)
     return json_stringn(text, most);
 }
 
-/* A file below SNUG_HOME/models can be fetched by its path from there. */
+/* A file below SNUG_HOME/models can be fetched by its path from there; a relative path is one from
+ * there already. */
 static void put_download(json_t *o, const char *text)
 {
-    char models[1024];
+    char models[1024], path[1400];
     size_t n;
     (void)path_join(snug_home(), "models/", models, sizeof models);
     n = strlen(models);
-    if (strncmp(text, models, n) == 0 && path_is_inside(text + n) && file_exists(text))
-        json_put_str(o, "download_path", text + n);
+    const char *inside = strncmp(text, models, n) == 0 ? text + n : text;
+    if (strlen(inside) < 300 && path_is_inside(inside) && !strchr(inside, '\n') &&
+        file_exists(path_join(models, inside, path, sizeof path)))
+        json_put_str(o, "download_path", inside);
 }
 
 static bool is_plain(const json_t *v)

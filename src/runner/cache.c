@@ -465,3 +465,11 @@ struct run_cache_stats run_cache_stats(const struct run_cache *c)
         .weight_bytes_max = c->limits.weight_bytes_max,
         .modules_max = RUN_CACHE_MODULES};
 }
+
+json_t *run_cache_modules(const struct run_cache *c)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->modules.n; i++)
+        (void)json_array_append_new(list, json_string(c->modules.data[i].node));
+    return list;
+}

@@ -46,5 +46,7 @@ struct run_cache_stats {
     int64_t modules, weight_bytes, weight_bytes_max, modules_max;
 };
 struct run_cache_stats run_cache_stats(const struct run_cache *c);
+/* The nodes whose weights are kept: [ids], a new reference. */
+json_t *run_cache_modules(const struct run_cache *c);
 
 #endif
