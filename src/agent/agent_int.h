@@ -29,6 +29,7 @@ struct agent_run {
     int64_t stored, sent;
     json_t *said_end;    /* an end that could not be written to the disk: a payload */
     bool end_sent, over; /* over: its `ended` is stored */
+    bool ending;         /* it has said how it ends */
 
     /* Its processes. */
     bool alive;        /* the supervisor is there, or may be */
@@ -68,7 +69,8 @@ struct agent {
     VEC(struct agent_run *) runs;
     VEC(struct warm *) warms;
     json_t *answers;
-    int taken; /* runs that a one-shot took */
+    int taken;        /* runs that a one-shot took */
+    bool caches_news; /* what caches hold has changed: the next report says so */
 
     atomic_bool leaving, quit; /* leaving: runs are being stopped; quit: threads end */
     enum cause exit_cause;     /* of the runs that are stopped as it leaves */

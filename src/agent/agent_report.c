@@ -88,8 +88,15 @@ static void add_said_end(struct agent_run *r, json_t *events)
     r->end_sent = true;
 }
 
+static bool says_its_end(const char *type)
+{
+    return str_eq(type, event_name(EVENT_EXECUTION_COMPLETE)) ||
+           str_eq(type, event_name(EVENT_EXECUTION_ERROR)) ||
+           str_eq(type, event_name(EVENT_EXECUTION_STOPPED));
+}
+
 /* Adds what is new of one run; returns the bytes. */
-static int64_t gather_run(struct agent_run *r, json_t *events, size_t share)
+static int64_t gather_run(struct agent *a, struct agent_run *r, json_t *events, size_t share)
 {
     struct run_event ev;
     struct err ignored;
@@ -110,7 +117,10 @@ static int64_t gather_run(struct agent_run *r, json_t *events, size_t share)
         if (ev.epoch == r->epoch && ev.sequence == r->sent + 1) {
             (void)json_array_append_new(events, event_message(r, &ev, r->reader.at - before));
             r->sent = ev.sequence;
-            r->end_sent = r->end_sent || str_eq(ev.type, event_name(EVENT_ENDED));
+            bool ended = str_eq(ev.type, event_name(EVENT_ENDED));
+            r->end_sent = r->end_sent || ended;
+            a->caches_news = a->caches_news || ended;
+            r->ending = r->ending || says_its_end(ev.type);
             bytes += r->reader.at - before;
             n++;
         }
@@ -133,7 +143,7 @@ static json_t *gather(struct reporter *p)
         if (left <= 1) /* one for an end that is in memory */
             break;
         if (r->fresh && !r->forget)
-            bytes += gather_run(r, events, waiting > 1 && left > SHARE ? SHARE : left - 1);
+            bytes += gather_run(a, r, events, waiting > 1 && left > SHARE ? SHARE : left - 1);
     }
     p->turn = a->runs.n ? (p->turn + 1) % a->runs.n : 0;
     return events;
@@ -249,7 +259,7 @@ static void send_report(struct reporter *p)
     int64_t now = clock_ns();
     struct report r = {0};
     (void)pthread_mutex_lock(&a->lock);
-    bool beat = now >= p->beat_ns,
+    bool beat = now >= p->beat_ns || a->caches_news,
          go = *a->session && (beat || (now >= p->hold_ns && anything_fresh(a)));
     if (strcmp(p->session, a->session) != 0) {
         memcpy(p->session, a->session, sizeof p->session);
@@ -260,12 +270,14 @@ static void send_report(struct reporter *p)
         r.events = gather(p);
         r.answers = a->answers;
         a->answers = json_array();
+        beat = beat || a->caches_news; /* a run that ended may have recorded outputs */
         go = beat || json_array_size(r.events) > 0 || json_array_size(r.answers) > 0;
     }
     if (go && beat) {
         r.heartbeat = true;
         r.devices = agent_device_reports(a);
         r.caches = agent_warm_caches(a);
+        a->caches_news = false;
         p->beat_ns = now + (int64_t)(a->heartbeat_s * (double)SECOND);
     }
     r.session = p->session;

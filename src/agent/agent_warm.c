@@ -44,6 +44,13 @@ static bool same_place(const struct warm *w, const struct run_folder *f)
     return w->budget_bytes == f->o.budget_bytes && json_equal(w->devices, f->o.devices);
 }
 
+/* Whoever sees a run's last words may ask for the next before the child is idle. */
+static bool is_free(struct agent *a, const struct warm *w)
+{
+    const struct agent_run *r = *w->run_id ? agent_run_find(a, w->run_id) : NULL;
+    return !*w->run_id || (r && r->ending);
+}
+
 /* The tab's idle child; one that runs, or has other devices, is let go after what it does. */
 static struct warm *idle_child(struct agent *a, const struct run_folder *f)
 {
@@ -53,7 +60,7 @@ static struct warm *idle_child(struct agent *a, const struct run_folder *f)
             i++;
             continue;
         }
-        if (!*w->run_id && same_place(w, f))
+        if (is_free(a, w) && same_place(w, f))
             return w;
         warm_drop(a, i); /* the end of its control stream sends it away */
     }
@@ -94,15 +101,17 @@ void agent_warm_ended(struct agent *a, const char *run_id)
             a->warms.data[i]->run_id[0] = 0;
 }
 
-static void take_line(struct warm *w, const char *text, size_t n)
+static void take_line(struct agent *a, struct warm *w, const char *text, size_t n)
 {
     struct err ignored;
     json_t *doc = NULL;
     if (json_parse(text, n, "line", &doc, &ignored) == ST_OK && json_object_get(doc, "caches")) {
         json_decref(w->caches);
         w->caches = json_incref(json_object_get(doc, "caches"));
+        a->caches_news = true;
     }
-    if (doc && json_get_str(doc, "ended", NULL))
+    const char *ended = json_get_str(doc, "ended", NULL);
+    if (ended && *w->run_id && str_ends(ended, w->run_id))
         w->run_id[0] = 0;
     json_decref(doc);
 }
@@ -122,7 +131,7 @@ void agent_warm_read(struct agent *a, struct warm *w)
     str_add_n(&w->lines, buf, (size_t)n);
     for (char *end; (end = memchr(w->lines.data, '\n', w->lines.n)) != NULL;) {
         size_t length = (size_t)(end - w->lines.data);
-        take_line(w, w->lines.data, length);
+        take_line(a, w, w->lines.data, length);
         memmove(w->lines.data, end + 1, w->lines.n - length);
         w->lines.n -= length + 1;
     }

@@ -224,21 +224,34 @@ static void child_exit(struct supervisor *s)
     }
 }
 
-/* {"run": DIR} of the agent; everything else goes on as it is. */
+/* {"run": DIR} of the agent; everything else goes on as it is. One that comes while a run is ending
+ * waits for that. */
 static void agent_line(struct supervisor *s, json_t *line)
 {
     const char *dir = json_get_str(line, "run", NULL);
     struct err e;
+    if (dir && s->on && s->next) {
+        log_warn("a warm child was given a third run");
+        return;
+    }
     if (dir && s->on) {
-        log_warn("a warm child was given a run while it has one");
+        s->next = json_incref(line);
         return;
     }
     if (dir && run_begin(s, dir, &e) != ST_OK) {
         log_warn("%s", e.text);
         return;
     }
-    if (!dir || s->on)
-        line_send(s->pair, json_incref(line));
+    line_send(s->pair, json_incref(line));
+}
+
+static void begin_next(struct supervisor *s)
+{
+    json_t *line = s->next;
+    s->next = NULL;
+    if (line)
+        agent_line(s, line);
+    json_decref(line);
 }
 
 static void work_line(struct supervisor *s, json_t *line)
@@ -252,6 +265,8 @@ static void work_line(struct supervisor *s, json_t *line)
             child_exit(s);
     }
     line_send(s->control, json_incref(line));
+    if (!s->on)
+        begin_next(s);
 }
 
 /* Takes the whole lines of a socket; false: its end. */

@@ -16,6 +16,7 @@ struct supervisor {
     int pair;                         /* our end of its control; -1: none */
     int control;                      /* the agent's; -1: gone */
     struct str from_work, from_agent; /* lines that are not whole yet */
+    json_t *next; /* the line of a run that came as the one before was ending; NULL: none */
 
     /* The run that is on. */
     bool on;

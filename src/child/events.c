@@ -33,7 +33,9 @@ struct events {
     struct outputs *records; /* NULL: not asked for, or given up */
     int64_t record_bytes_max;
     struct boards *boards;
-    json_t *texts; /* node id -> [text]: printed since its beginning */
+    json_t *texts;  /* node id -> [text]: printed since its beginning */
+    json_t *within; /* id of a node inside a preset or subgraph -> the whole's */
+    bool said_failure;
     char dir[1100];
 };
 
@@ -46,6 +48,7 @@ static void count_boxes(struct events *v, const struct graph *g)
         size_t k = 0;
         if (!n->container || !n->kind || strcmp(n->kind->name, "Start") == 0)
             continue;
+        json_put_str(v->within, n->id, n->container);
         while (k < v->boxes.n && strcmp(v->boxes.data[k].id, n->container) != 0)
             k++;
         if (k == v->boxes.n) {
@@ -105,6 +108,7 @@ enum status events_open(
     v->journal.fd = -1;
     v->points = json_array();
     v->texts = json_object();
+    v->within = json_object();
     enum status st = read_cap(&v->cap_bytes, e);
     if (st == ST_OK)
         st = journal_open(&v->journal, dir, order->epoch, e);
@@ -174,6 +178,7 @@ enum status events_close(struct events *v, struct err *e)
     vec_release(&v->boxes);
     json_decref(v->points);
     json_decref(v->texts);
+    json_decref(v->within);
     mem_free(v);
     return st;
 }
@@ -250,6 +255,12 @@ static const char *id_of(const struct graph_node *n)
     return n->container ? n->container : n->id;
 }
 
+/* The same by the id alone. */
+static const char *shown_id(const struct events *v, const char *node)
+{
+    return json_get_str(v->within, node, node);
+}
+
 static struct box *box_of(struct events *v, const struct graph_node *n)
 {
     for (size_t i = 0; n->container && i < v->boxes.n; i++)
@@ -260,6 +271,7 @@ static struct box *box_of(struct events *v, const struct graph_node *n)
 
 static void add_text(struct events *v, const char *node, const char *text)
 {
+    node = shown_id(v, node);
     json_t *list = json_object_get(v->texts, node);
     if (!list) {
         list = json_array();
@@ -373,7 +385,14 @@ void events_node(
         record(v, r, n);
     if (b && !box_speaks(b, &status))
         return;
+    v->said_failure = v->said_failure || status == RUN_NODE_FAILED;
     put_status(v, id_of(n), status, shows ? entries_of(v, r, n) : NULL, e);
+}
+
+void events_failure(struct events *v, const struct err *e)
+{
+    if (!v->said_failure && e->node[0])
+        put_status(v, shown_id(v, e->node), RUN_NODE_FAILED, NULL, e);
 }
 
 /* ---- what happens within a node ---- */
@@ -391,10 +410,13 @@ static void put_progress(struct events *v, const json_t *event)
         return;
     v->progress_ns = often ? now : v->progress_ns;
     json_t *payload = json_object(), *entry = json_object(), *outputs = json_array();
-    json_put_str(payload, "node_id", json_get_str(event, "node_id", ""));
+    json_t *progress = json_safe(event);
+    const char *id = shown_id(v, json_get_str(event, "node_id", ""));
+    json_put_str(progress, "node_id", id);
+    json_put_str(payload, "node_id", id);
     json_put_str(payload, "status", "progress");
     json_put_str(entry, "output_kind", "progress");
-    json_put(entry, "progress", json_safe(event));
+    json_put(entry, "progress", progress);
     (void)json_array_append_new(outputs, entry);
     json_put(payload, "outputs", outputs);
     entries_cap(payload, v->cap_bytes);

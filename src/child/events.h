@@ -41,6 +41,8 @@ void events_event(const json_t *event, void *ctx);
 void events_node(
     const struct run *r, const struct graph_node *n, enum run_node_status status,
     const struct err *e, void *ctx);
+/* The run failed with this, maybe before any node began: the node it names has failed. */
+void events_failure(struct events *v, const struct err *e);
 /* Any other event; takes payload. */
 void events_put(struct events *v, enum event_type type, json_t *payload);
 bool events_failed(const struct events *v);

@@ -354,6 +354,8 @@ static int finish(struct job *j, enum status st, struct err *e)
     enum cause c = cause_of(j, st);
     json_t *content = j->run ? run_document(j->run) : NULL;
     json_t *result = document_of_status(st, e, content);
+    if (j->events && st != ST_OK && st != ST_INTERRUPTED)
+        events_failure(j->events, e);
     if (j->events)
         put_end(j, st, c, json_object_get(result, "error"));
     if (j->events && events_close(j->events, &unwritten) != ST_OK) {
