@@ -296,7 +296,8 @@ void agent_run_forget(struct agent *a, struct agent_run *r)
     if (r->waits) { /* it never began */
         r->waits = false;
         forget_now(a, r);
-    } else if (r->alive && !r->over) {
+    } else if (r->alive && !r->end_sent) { /* an end that the server has may be ahead of its reply
+                                            */
         agent_run_kill(a, r, CAUSE_AGENT_LOST);
     } else if (!run_folder_locked(r->dir)) {
         forget_now(a, r);
