@@ -414,7 +414,7 @@ static enum status change(
              : what == CHANGE_CANCEL ? cancel_now(s, &x, now, e)
                                      : resume_now(s, &x, w, now, e);
     int64_t id = x.row.id;
-    study_release(&x);
+    study_now_release(&x);
     if (st == ST_OK)
         step_or_later(s, id, now);
     (void)pthread_mutex_unlock(&s->work);

@@ -37,7 +37,7 @@ enum status
 study_load(struct studies *s, const char *study_id, struct study_now *out, struct err *e) NODISCARD;
 enum status
 study_load_id(struct studies *s, int64_t study, struct study_now *out, struct err *e) NODISCARD;
-void study_release(struct study_now *x);
+void study_now_release(struct study_now *x);
 const char *study_state_text(enum study_state s);
 uint32_t study_seed(const struct store_study *row, int32_t repetition);
 

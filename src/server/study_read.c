@@ -41,7 +41,7 @@ static void view_release(struct view *v)
         json_decref(v->cells[i].facts.final_metrics);
     mem_free(v->cells);
     mem_free(v->groups);
-    study_release(&v->x);
+    study_now_release(&v->x);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -281,7 +281,7 @@ enum status study_events(
         json_put(*doc, "events", events_json(events, n));
         json_put_i64(*doc, "cursor", n ? events[n - 1].cursor : cursor);
     }
-    study_release(&x);
+    study_now_release(&x);
     return st;
 }
 

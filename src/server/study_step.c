@@ -51,7 +51,7 @@ enum status study_load_id(struct studies *s, int64_t study, struct study_now *ou
     return read_row(out, e);
 }
 
-void study_release(struct study_now *x)
+void study_now_release(struct study_now *x)
 {
     sweep_plan_release(&x->plan);
     json_decref(x->objective);
@@ -321,6 +321,6 @@ enum status study_step(struct studies *s, int64_t study, struct instant now, str
         st = step(s, &x, now, e);
         study_changed(s, x.row.study_id);
     }
-    study_release(&x);
+    study_now_release(&x);
     return st;
 }
