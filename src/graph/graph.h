@@ -138,6 +138,13 @@ const char *graph_value_fault(
  * those marked NOT_IN_KEY in the table) and data edges. Node ids, order in the file, positions,
  * layer names, seeds and durations do not enter. */
 void graph_key(const struct graph *g, char key[33]);
+/* The keys of many variants of a checked graph, which must outlive it: the key that the graph would
+ * have with the parameters {"NODE": {"PARAM": value}} in place (NULL: as it is), as long as they
+ * change no ports. Nodes that are not there are passed over. */
+struct graph_keyer;
+struct graph_keyer *graph_keyer_new(const struct graph *g);
+void graph_keyer_key(const struct graph_keyer *k, const json_t *patch, char key[33]);
+void graph_keyer_free(struct graph_keyer *k); /* NULL is fine */
 
 /* The document with the changes of graph_set and nothing else changed, unknown keys included; a
  * new reference. Secrets are blank. */

@@ -272,27 +272,82 @@ static void add_inputs(const struct graph *g, size_t node, const size_t *number,
     json_decref(taken);
 }
 
-void graph_key(const struct graph *g, char key[33])
+/* What the keys of a graph's variants have in common. */
+struct graph_keyer {
+    const struct graph *g;
+    size_t *number; /* of node v among those that count, or GRAPH_NO_NODE */
+    struct web base;
+};
+
+struct graph_keyer *graph_keyer_new(const struct graph *g)
 {
     ASSERT(g->first_in != NULL); /* after graph_check */
-    struct web w = {.nodes = mem_alloc((g->nodes.n + 1) * sizeof(struct hash))};
-    size_t *number = mem_alloc((g->nodes.n + 1) * sizeof *number);
+    struct graph_keyer *k = mem_alloc(sizeof *k);
     bool all = true;
+    k->g = g;
+    k->base.nodes = mem_alloc((g->nodes.n + 1) * sizeof *k->base.nodes);
+    k->number = mem_alloc((g->nodes.n + 1) * sizeof *k->number);
     for (size_t i = 0; i < g->nodes.n; i++)
         all = all && !g->nodes.data[i].executable;
     for (size_t i = 0; i < g->nodes.n; i++) {
         const struct graph_node *n = &g->nodes.data[i];
-        number[i] = GRAPH_NO_NODE;
+        k->number[i] = GRAPH_NO_NODE;
         if ((all && !n->bypassed) || (n->executable && !str_eq(n->type, "Start"))) {
-            number[i] = w.n;
-            w.nodes[w.n++] = node_hash(n);
+            k->number[i] = k->base.n;
+            k->base.nodes[k->base.n++] = node_hash(n);
         }
     }
     for (size_t v = 0; v < g->nodes.n; v++) {
-        if (number[v] != GRAPH_NO_NODE)
-            add_inputs(g, v, number, &w);
+        if (k->number[v] != GRAPH_NO_NODE)
+            add_inputs(g, v, k->number, &k->base);
+    }
+    return k;
+}
+
+void graph_keyer_free(struct graph_keyer *k)
+{
+    if (!k)
+        return;
+    mem_free(k->base.nodes);
+    vec_release(&k->base.links);
+    mem_free(k->number);
+    mem_free(k);
+}
+
+/* The hash of a node with these parameters over its own. */
+static struct hash patched_hash(const struct graph_node *n, const json_t *params)
+{
+    struct graph_node changed = *n;
+    changed.params = json_copy(n->params);
+    (void)json_object_update(changed.params, (json_t *)(uintptr_t)params);
+    struct hash h = node_hash(&changed);
+    json_decref(changed.params);
+    return h;
+}
+
+void graph_keyer_key(const struct graph_keyer *k, const json_t *patch, char key[33])
+{
+    struct web w = {.n = k->base.n};
+    const char *id;
+    json_t *params;
+    w.nodes = mem_alloc((w.n + 1) * sizeof *w.nodes);
+    if (w.n)
+        memcpy(w.nodes, k->base.nodes, w.n * sizeof *w.nodes);
+    for (size_t i = 0; i < k->base.links.n; i++)
+        vec_push(&w.links, k->base.links.data[i]);
+    json_object_foreach((json_t *)(uintptr_t)patch, id, params)
+    {
+        size_t node = graph_node_find(k->g, id);
+        if (node != GRAPH_NO_NODE && k->number[node] != GRAPH_NO_NODE)
+            w.nodes[k->number[node]] = patched_hash(&k->g->nodes.data[node], params);
     }
     struct hash h = web_hash(&w);
     (void)snprintf(key, 33, "%016llx%016llx", (unsigned long long)h.lo, (unsigned long long)h.hi);
-    mem_free(number);
+}
+
+void graph_key(const struct graph *g, char key[33])
+{
+    struct graph_keyer *k = graph_keyer_new(g);
+    graph_keyer_key(k, NULL, key);
+    graph_keyer_free(k);
 }

@@ -208,3 +208,33 @@ TEST(key_sees_connections, "B3: the same nodes connected otherwise are another g
     CHECK_STR(a, c);
     CHECK_STR(a, d); /* the edge that lost its input does not count */
 }
+
+TEST(keys_of_variants_are_those_of_graphs, "B3 SW1: a patched key is the key of the patched graph")
+{
+    static const struct {
+        const char *set, *patch;
+    } rows[] = {
+        {"optimizer.lr=0.5", "{\"optimizer\": {\"lr\": 0.5}}"},
+        {"train_loader.batch_size=3", "{\"train_loader\": {\"batch_size\": 3}}"},
+        {"train.precision=bf16", "{\"train\": {\"precision\": \"bf16\"}}"},
+    };
+    struct graph *g = load("gpt-mini");
+    (void)graph_check(g, GRAPH_RUN);
+    struct graph_keyer *k = graph_keyer_new(g);
+    char base[33], key[33], want[33];
+    graph_key(g, base);
+    graph_keyer_key(k, NULL, key);
+    CHECK_STR(key, base);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *patch = json_loads(rows[i].patch, 0, NULL);
+        graph_keyer_key(k, patch, key);
+        key_with("gpt-mini", rows[i].set, want);
+        CHECK_STR(key, want);
+        CHECK((strcmp(key, base) == 0) == (i == 0));
+        json_decref(patch);
+    }
+    graph_keyer_key(k, NULL, key); /* a patch leaves nothing behind */
+    CHECK_STR(key, base);
+    graph_keyer_free(k);
+    graph_free(g);
+}

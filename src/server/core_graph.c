@@ -80,6 +80,17 @@ static enum status identify(const char *text, struct graph_read *out, json_t **b
     return ST_OK;
 }
 
+static void read_settings(const json_t *graph, struct graph_read *out)
+{
+    const char *name = json_get_str(graph, "name", "");
+    snprintf(
+        out->device, sizeof out->device, "%s",
+        json_get_str(json_object_get(graph, "settings"), "device", ""));
+    snprintf(out->name, sizeof out->name, "%s", name);
+    if (strlen(name) > 64)
+        cut_utf8(out->name, 64);
+}
+
 enum status graph_read(
     const json_t *graph, const json_t *patch, bool pack, struct graph_read *out, struct err *e)
 {
@@ -96,13 +107,7 @@ enum status graph_read(
     }
     text = json_text(whole, false);
     TRY_OUT(identify(text, out, pack ? &blank : NULL, e));
-    snprintf(
-        out->device, sizeof out->device, "%s",
-        json_get_str(json_object_get(whole, "settings"), "device", ""));
-    const char *name = json_get_str(whole, "name", "");
-    snprintf(out->name, sizeof out->name, "%s", name);
-    if (strlen(name) > 64)
-        cut_utf8(out->name, 64);
+    read_settings(whole, out);
     if (pack) {
         if (patch) { /* the snapshot is without it */
             json_decref(blank);
@@ -135,6 +140,53 @@ void graph_read_release(struct graph_read *g)
         store_blob_release(&g->blob);
     mem_free(g->secret_text);
     *g = (struct graph_read){0};
+}
+
+enum status graph_family_open(const json_t *graph, struct graph_family *out, struct err *e)
+{
+    size_t i;
+    json_t *node;
+    *out = (struct graph_family){.document = graph};
+    TRY(check_outline(graph, e));
+    char *text = json_text(graph, false);
+    enum status st = graph_parse(text, strlen(text), "graph", &out->graph, e);
+    mem_free(text);
+    if (st != ST_OK) {
+        out->graph = NULL;
+        if (e && st != ST_OOM && st != ST_TOO_LARGE)
+            e->status = st = ST_UNPROCESSABLE;
+        return st;
+    }
+    (void)graph_check(out->graph, GRAPH_RUN);
+    out->keyer = graph_keyer_new(out->graph);
+    read_settings(graph, &out->common);
+    out->ids = json_object();
+    json_array_foreach(json_object_get(graph, "nodes"), i, node)
+        json_put_bool(out->ids, json_get_str(node, "id", ""), true);
+    return ST_OK;
+}
+
+void graph_family_close(struct graph_family *f)
+{
+    graph_keyer_free(f->keyer);
+    graph_free(f->graph);
+    json_decref(f->ids);
+    *f = (struct graph_family){0};
+}
+
+enum status graph_family_read(
+    const struct graph_family *f, const json_t *patch, struct graph_read *out, struct err *e)
+{
+    const char *id;
+    json_t *params;
+    if (!json_is_object(patch))
+        return err_set(e, ST_INVALID, "a patch must be an object of nodes");
+    json_object_foreach((json_t *)(uintptr_t)patch, id, params) if (
+        !json_object_get(
+            f->ids, id)) return err_set(e, ST_INVALID, "the graph has no node \"%s\"", id);
+    *out = f->common;
+    graph_keyer_key(f->keyer, patch, out->key);
+    return ST_OK;
 }
 
 enum status graph_of_run(

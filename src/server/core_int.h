@@ -264,6 +264,22 @@ enum status graph_read(
     const json_t *graph, const json_t *patch, bool pack, struct graph_read *out,
     struct err *e) NODISCARD;
 void graph_read_release(struct graph_read *g);
+/* A graph of which many patched copies are read: it is parsed and checked once. The document must
+ * outlive it. */
+struct graph_family {
+    const json_t *document;
+    struct graph *graph;
+    struct graph_keyer *keyer;
+    json_t *ids; /* of the document's own nodes */
+    struct graph_read common;
+};
+enum status
+graph_family_open(const json_t *graph, struct graph_family *out, struct err *e) NODISCARD;
+void graph_family_close(struct graph_family *f);
+/* What graph_read would say of the graph with this patch, without a snapshot. */
+enum status graph_family_read(
+    const struct graph_family *f, const json_t *patch, struct graph_read *out,
+    struct err *e) NODISCARD;
 /* {"NODE": {"PARAM": value}} into the nodes of a document. */
 enum status graph_patch(json_t *graph, const json_t *patch, struct err *e) NODISCARD;
 /* The graph of a run as its agent gets it (secrets: from r->graph_text, may be NULL). */

@@ -150,8 +150,23 @@ read_command(const struct core *c, const struct actor *who, struct prepared *p, 
     return ST_OK;
 }
 
+/* One of many patched copies of a graph, whose snapshot an earlier one has. */
+static enum status read_variant(struct prepared *p, struct graph_family *family, struct err *e)
+{
+    if (family->document != p->s->graph) {
+        graph_family_close(family);
+        enum status st = graph_family_open(p->s->graph, family, e);
+        if (st != ST_OK) {
+            graph_family_close(family);
+            return st;
+        }
+    }
+    return graph_family_read(family, p->s->patch, &p->graph, e);
+}
+
 static enum status read_one(
-    const struct core *c, const struct actor *who, struct prepared *all, size_t i, struct err *e)
+    const struct core *c, const struct actor *who, struct prepared *all, size_t i,
+    struct graph_family *family, struct err *e)
 {
     struct prepared *p = &all[i];
     TRY(check_names(p->s, e));
@@ -171,6 +186,8 @@ static enum status read_one(
     }
     if (p->s->patch)
         p->patch_text = json_text(p->s->patch, false);
+    if (shared && p->s->patch)
+        return read_variant(p, family, e);
     return graph_read(p->s->graph, p->s->patch, !shared, &p->graph, e);
 }
 
@@ -179,16 +196,19 @@ static enum status read_all(
     struct prepared **out, struct err *e)
 {
     struct prepared *p = mem_alloc((n + !n) * sizeof *p);
-    for (size_t i = 0; i < n; i++) {
-        p[i].s = &s[i];
-        enum status st = read_one(c, who, p, i, e);
-        if (st != ST_OK) {
-            release(p, i + 1);
-            return st;
-        }
+    struct graph_family family = {0};
+    enum status st = ST_OK;
+    size_t done = 0;
+    while (st == ST_OK && done < n) {
+        p[done].s = &s[done];
+        st = read_one(c, who, p, done++, &family, e);
     }
-    *out = p;
-    return ST_OK;
+    graph_family_close(&family);
+    if (st == ST_OK)
+        *out = p;
+    else
+        release(p, done);
+    return st;
 }
 
 /* ---- devices, with the lock
