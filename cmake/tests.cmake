@@ -19,7 +19,7 @@ endif()
 # Writes docs/tables (scripts/docs). Kernels are listed by instruction set, so on x86-64 only.
 if(TARGET snug_train AND TARGET snug_graph AND TARGET snug_doctor AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     add_executable(docgen EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tests/support/docgen.c
-        ${CMAKE_SOURCE_DIR}/tests/support/docgen_wire.c)
+        ${CMAKE_SOURCE_DIR}/tests/support/docgen_wire.c ${CMAKE_SOURCE_DIR}/tests/support/docgen_server.c)
     target_include_directories(docgen PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
     target_link_libraries(docgen PRIVATE snug_train snug_graph snug_doctor snug_wire)
     set_target_properties(docgen PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

@@ -58,13 +58,18 @@ void route_status(struct server *s, const struct http_request *q, struct http_re
 void route_bootstrap(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     char cookie[256];
-    json_t *o = json_object();
     const char *site = http_header(q, "Sec-Fetch-Site");
+    bool known =
+        q->actor.role == ROLE_OWNER || q->actor.role == ROLE_KEY || q->actor.role == ROLE_PAGE;
     if (site && str_eq(site, "cross-site")) {
-        json_decref(o);
         http_error(r, 403, "this page's origin is not allowed");
         return;
     }
+    if (s->config->private_reads && !known) {
+        http_error(r, 403, "this server gives its page's token to keys alone (private_reads)");
+        return;
+    }
+    json_t *o = json_object();
     json_put_str(o, "token", auth_page_token(s->auth));
     http_json(r, 200, o);
     (void)snprintf(

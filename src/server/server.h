@@ -52,8 +52,8 @@ server_open_bare(const struct server_config *c, struct server **out, struct err 
 /* Returns once *stop is not 0 (a signal handler's; looked at each 200 ms). ST_OK then. */
 enum status
 server_run(struct server *s, const volatile sig_atomic_t *stop, struct err *e) NODISCARD;
-/* New runs are refused, who waits is answered, the built-in worker is left alone when it has runs
- * (it reconnects to the next server) and ended otherwise; server.json and session.token go. */
+/* Waiting runs end interrupted, running ones are asked to stop and get a few seconds; then the
+ * built-in worker ends, who waits is answered, server.json and session.token go. */
 void server_close(struct server *s);
 /* A list that pages show has changed: "runs", "workers", "graphs", "sweeps", "studies". Wakes the
  * topic (list, "") and /api/events; from any thread. */

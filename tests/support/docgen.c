@@ -15,6 +15,7 @@
 #include "train/schedule_int.h"
 #include "train/spec.h"
 
+#include "docgen_server.h"
 #include "docgen_wire.h"
 
 #include <dirent.h>
@@ -759,6 +760,7 @@ static const struct {
     {"operators.md", operators}, {"autocast.md", autocast},     {"layers.md", layers},
     {"losses.md", losses},       {"optimizers.md", optimizers}, {"schedulers.md", schedulers},
     {"nodes.md", nodes},         {"levers.md", levers},         {"oom-rules.md", oom_rules},
+    {"routes.md", docgen_routes}, {"settings.md", docgen_settings},
     {"../pages/wire.md", wire}};
 
 int main(int argc, char **argv)
