@@ -54,7 +54,7 @@ static json_t *device(const char *name, const char *kind, const char *uuid, doub
 static json_t *device_list(const char *owner, int cards, double gib)
 {
     json_t *list = json_array();
-    char name[16], uuid[80];
+    char name[24], uuid[96];
     json_array_append_new(list, device("cpu", "cpu", "", 0));
     for (int i = 0; i < cards; i++) {
         (void)snprintf(name, sizeof name, "cuda:%d", i);
