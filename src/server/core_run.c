@@ -315,6 +315,7 @@ enum status run_finish(struct core *c, struct run *r, const struct run_outcome *
     r->now.state = o->state;
     struct ending ending = {.run = r, .state = o->state, .cause = o->cause};
     vec_push(&c->endings, ending);
+    note(c, "run", r->run_id); /* its log may be closed already: who waits learns the status */
     return ST_OK;
 }
 

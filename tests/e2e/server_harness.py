@@ -275,7 +275,7 @@ class Server:
     def status(self, run):
         return self.run(run)["status"]
 
-    def wait(self, run, status=ENDED, seconds=60):
+    def wait(self, run, status=ENDED, seconds=40):
         """The run's row once it has one of these statuses; fails at once when it ended otherwise."""
         wanted = (status,) if isinstance(status, str) else status
         row = {}
@@ -348,7 +348,8 @@ class Server:
         agent = Agent(self, name, home, line, own)
         self.agents.append(agent)
         agent.start(wait)
-        own.pop("SNUG_JOIN_TOKEN", None)  # from now on by its own credential
+        if own.pop("SNUG_JOIN_TOKEN", None) and wait:  # from now on by its own credential
+            until(lambda: os.path.exists(os.path.join(home, "agents", name + ".json")), 10, "its credential")
         return agent
 
 
