@@ -122,7 +122,7 @@ static void open_door(struct door *d)
 
 static bool body_has(const struct answer *a, const char *text)
 {
-    return a->body && strstr(a->body, text);
+    return strstr(a->body, text) != NULL;
 }
 
 /* ---- who may come in ---- */
@@ -737,7 +737,6 @@ TEST(door_garbage, "H4: bytes that are no request end a connection, never the do
         (void)shutdown(fd, SHUT_WR);
         int status = door_read(fd, &a, false);
         CHECK(status < 500 || status == 505);
-        mem_free(a.body);
         (void)close(fd);
         CHECK_EQ(door_ask(&d, "GET", "/api/open", NULL, NULL, NULL), 200);
     }

@@ -88,18 +88,16 @@ static bool read_head(int fd, struct answer *a)
 
 static void read_body(int fd, struct answer *a, size_t want)
 {
-    struct str out;
     char buf[4096];
-    str_init(&out);
-    while (out.n < want) {
-        size_t most = want - out.n < sizeof buf ? want - out.n : sizeof buf;
+    while (a->body_bytes < want) {
+        size_t most = want - a->body_bytes < sizeof buf ? want - a->body_bytes : sizeof buf;
         ssize_t got = recv(fd, buf, most, 0);
         if (got <= 0)
             break;
-        str_add_n(&out, buf, (size_t)got);
+        for (ssize_t i = 0; i < got; i++, a->body_bytes++)
+            if (a->body_bytes + 1 < sizeof a->body)
+                a->body[a->body_bytes] = buf[i];
     }
-    a->body_bytes = out.n;
-    a->body = str_take(&out);
 }
 
 int door_read(int fd, struct answer *a, bool head_only)
@@ -137,8 +135,6 @@ int door_ask(
     door_send(fd, text.data);
     str_release(&text);
     int status = door_read(fd, a ? a : &own, str_eq(method, "HEAD"));
-    if (!a)
-        mem_free(own.body);
     (void)close(fd);
     return status;
 }

@@ -22,7 +22,7 @@ void door_send(int fd, const char *text);
 struct answer {
     int status;
     char head[16384];
-    char *body; /* mem_free */
+    char body[16384]; /* the beginning of a longer one */
     size_t body_bytes;
 };
 int door_read(int fd, struct answer *a, bool head_only);
