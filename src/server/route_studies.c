@@ -9,10 +9,11 @@
 
 #include <stdio.h>
 
-static void answer(struct http_reply *r, enum status st, int ok, json_t *doc, const struct err *e)
+/* `doc` by its address: the call that fills it in may be an argument too. */
+static void answer(struct http_reply *r, enum status st, int ok, json_t **doc, const struct err *e)
 {
     if (st == ST_OK)
-        http_json(r, ok, doc);
+        http_json(r, ok, *doc);
     else
         http_fail(r, e);
 }
@@ -22,7 +23,7 @@ void route_studies_post(struct server *s, const struct http_request *q, struct h
     struct err e;
     json_t *doc = NULL;
     enum status st = study_create(s->studies, &q->actor, q->json, instant_of_now(), &doc, &e);
-    answer(r, st, 201, doc, &e);
+    answer(r, st, 201, &doc, &e);
 }
 
 void route_studies_list(struct server *s, const struct http_request *q, struct http_reply *r)
@@ -33,7 +34,7 @@ void route_studies_list(struct server *s, const struct http_request *q, struct h
     if (!http_query_i64(q, "limit", 50, 1, 500, &limit, r) ||
         !http_query_i64(q, "offset", 0, 0, INT64_MAX, &offset, r))
         return;
-    answer(r, study_list(s->studies, limit, offset, &doc, &e), 200, doc, &e);
+    answer(r, study_list(s->studies, limit, offset, &doc, &e), 200, &doc, &e);
 }
 
 void route_study_get(struct server *s, const struct http_request *q, struct http_reply *r)
@@ -43,7 +44,7 @@ void route_study_get(struct server *s, const struct http_request *q, struct http
     struct str text;
     const char *format = http_query(q, "format");
     if (!format || str_eq(format, "json")) {
-        answer(r, study_read(s->studies, q->param[0], &doc, &e), 200, doc, &e);
+        answer(r, study_read(s->studies, q->param[0], &doc, &e), 200, &doc, &e);
         return;
     }
     if (!str_eq(format, "csv")) {
@@ -68,7 +69,7 @@ void route_study_pause(struct server *s, const struct http_request *q, struct ht
 {
     struct err e;
     json_t *doc = NULL;
-    answer(r, study_pause(s->studies, q->param[0], instant_of_now(), &doc, &e), 200, doc, &e);
+    answer(r, study_pause(s->studies, q->param[0], instant_of_now(), &doc, &e), 200, &doc, &e);
 }
 
 void route_study_resume(struct server *s, const struct http_request *q, struct http_reply *r)
@@ -76,14 +77,14 @@ void route_study_resume(struct server *s, const struct http_request *q, struct h
     struct err e;
     json_t *doc = NULL;
     enum status st = study_resume(s->studies, q->param[0], q->json, instant_of_now(), &doc, &e);
-    answer(r, st, 200, doc, &e);
+    answer(r, st, 200, &doc, &e);
 }
 
 void route_study_cancel(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     struct err e;
     json_t *doc = NULL;
-    answer(r, study_cancel(s->studies, q->param[0], instant_of_now(), &doc, &e), 200, doc, &e);
+    answer(r, study_cancel(s->studies, q->param[0], instant_of_now(), &doc, &e), 200, &doc, &e);
 }
 
 /* Events after the cursor; with ?wait= the answer waits for the next one while the study goes on.
@@ -101,7 +102,7 @@ void route_study_events(struct server *s, const struct http_request *q, struct h
     bool quiet = st == ST_OK && json_array_size(json_object_get(doc, "events")) == 0 &&
                  json_get_bool(doc, "active", false);
     if (!quiet || !wait || q->expired) {
-        answer(r, st, 200, doc, &e);
+        answer(r, st, 200, &doc, &e);
         return;
     }
     json_decref(doc);

@@ -17,10 +17,11 @@ struct sweeps server_sweeps(struct server *s)
             .domain = s->config->max_sweep_domain}};
 }
 
-static void answer(struct http_reply *r, enum status st, int ok, json_t *doc, const struct err *e)
+/* `doc` by its address: the call that fills it in may be an argument too. */
+static void answer(struct http_reply *r, enum status st, int ok, json_t **doc, const struct err *e)
 {
     if (st == ST_OK)
-        http_json(r, ok, doc);
+        http_json(r, ok, *doc);
     else
         http_fail(r, e);
 }
@@ -33,7 +34,7 @@ void route_sweeps_post(struct server *s, const struct http_request *q, struct ht
     enum status st = sweep_create(&x, &q->actor, q->json, instant_of_now(), &doc, &e);
     if (st == ST_OK)
         server_changed(s, "sweeps");
-    answer(r, st, 201, doc, &e);
+    answer(r, st, 201, &doc, &e);
 }
 
 void route_sweeps_list(struct server *s, const struct http_request *q, struct http_reply *r)
@@ -45,7 +46,7 @@ void route_sweeps_list(struct server *s, const struct http_request *q, struct ht
     if (!http_query_i64(q, "limit", 50, 1, 500, &limit, r) ||
         !http_query_i64(q, "offset", 0, 0, INT64_MAX, &offset, r))
         return;
-    answer(r, sweep_list(&x, limit, offset, &doc, &e), 200, doc, &e);
+    answer(r, sweep_list(&x, limit, offset, &doc, &e), 200, &doc, &e);
 }
 
 static void send_csv(struct http_reply *r, const char *id, struct str *text)
@@ -65,7 +66,7 @@ void route_sweep_get(struct server *s, const struct http_request *q, struct http
     struct sweeps x = server_sweeps(s);
     const char *format = http_query(q, "format");
     if (!format || str_eq(format, "json")) {
-        answer(r, sweep_read(&x, q->param[0], instant_of_now(), &doc, &e), 200, doc, &e);
+        answer(r, sweep_read(&x, q->param[0], instant_of_now(), &doc, &e), 200, &doc, &e);
         return;
     }
     if (!str_eq(format, "csv")) {
@@ -88,5 +89,5 @@ void route_sweep_cancel(struct server *s, const struct http_request *q, struct h
     enum status st = sweep_cancel(&x, q->param[0], instant_of_now(), &doc, &e);
     if (st == ST_OK)
         server_changed(s, "sweeps");
-    answer(r, st, 200, doc, &e);
+    answer(r, st, 200, &doc, &e);
 }
