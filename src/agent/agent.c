@@ -82,8 +82,12 @@ enum status agent_client(struct agent *a, struct client **out, struct err *e)
 
 void agent_heard(struct agent *a, int64_t sent_ns)
 {
-    if (a->lease_s > 0)
-        lease_renew(&a->lease, sent_ns + (int64_t)(a->lease_s * (double)SECOND));
+    /* A long poll is answered long after it was sent, when a later message has renewed already. */
+    if (a->lease_s <= 0)
+        return;
+    int64_t until = sent_ns + (int64_t)(a->lease_s * (double)SECOND);
+    if (until > lease_until_ns(&a->lease))
+        lease_renew(&a->lease, until);
 }
 
 /* ---- beginning ---- */
