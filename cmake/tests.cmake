@@ -37,3 +37,13 @@ set_target_properties(nvml_stand_in PROPERTIES PREFIX "" OUTPUT_NAME "libnvidia-
 if(TARGET mem_test)
     add_dependencies(mem_test nvml_stand_in)
 endif()
+# The server's core under a simulated clock, network and fleet; its checker reads the history only.
+if(TARGET snug_server)
+    set(sim ${CMAKE_SOURCE_DIR}/tests/sim)
+    add_executable(sim_test ${sim}/sim_test.c ${sim}/sim.c ${sim}/sim_agent.c ${sim}/sim_ops.c
+        ${sim}/checker.c ${sim}/reference.c ${CMAKE_SOURCE_DIR}/tests/support/test.c)
+    target_include_directories(sim_test PRIVATE ${sim} ${CMAKE_SOURCE_DIR}/tests/support)
+    target_link_libraries(sim_test PRIVATE snug_server)
+    set_target_properties(sim_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    set_property(GLOBAL APPEND PROPERTY SNUG_TESTS sim_test)
+endif()

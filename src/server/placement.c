@@ -55,7 +55,7 @@ void place_free(struct place *p)
     mem_free(p);
 }
 
-/* ---- queues -------------------------------------------------------------------------------- */
+/* ---- queues ---- */
 
 static void queue_key(const struct place_request *r, struct str *out)
 {
@@ -137,7 +137,7 @@ static void queue_give(struct place *p, struct queue *q)
     queue_free(q);
 }
 
-/* ---- classes ------------------------------------------------------------------------------- */
+/* ---- classes ---- */
 
 static void classes_grow(struct place *p)
 {
@@ -201,7 +201,7 @@ const char *place_class_queue(const struct place_class *c)
     return c->queue->key;
 }
 
-/* ---- candidates ---------------------------------------------------------------------------- */
+/* ---- candidates ---- */
 
 static bool worker_is_asked(const struct queue *q, const struct worker *w)
 {
@@ -276,7 +276,7 @@ void queue_ready(struct place *p, struct queue *q)
             worker_candidates(p, q, &cap, &p->workers[i]);
 }
 
-/* ---- what a waiting run keeps ---------------------------------------------------------------- */
+/* ---- what a waiting run keeps ---- */
 
 /* Whether this run is the first that wants any of these cards; free slots are counted. */
 static bool
@@ -417,7 +417,7 @@ static int64_t queue_room(const struct queue *q)
     return most;
 }
 
-/* ---- the fold ------------------------------------------------------------------------------ */
+/* ---- the fold ---- */
 
 void place_begin(struct place *p, const struct place_world *w)
 {

@@ -53,7 +53,7 @@
 
 enum { PLACE_SET_MAX = 16 }; /* devices of one run */
 
-/* ---- limits (R8) -------------------------------------------------------------------------- */
+/* ---- limits (R8) ---- */
 
 struct place_limits;
 /* `text`: "cuda:0=2,gpu-box/cuda:1=3" (SNUG_RUN_QUEUE_MAX_CONCURRENT); a bare device is this
@@ -64,7 +64,7 @@ struct place_limits *
 place_limits_new(const char *text, int64_t gpu, int64_t cpu, struct str *warnings);
 void place_limits_free(struct place_limits *l); /* NULL is fine */
 
-/* ---- the world ---------------------------------------------------------------------------- */
+/* ---- the world ---- */
 
 /* A device as a worker offers it; the fields of the last heartbeat. */
 struct place_device {
@@ -115,7 +115,7 @@ struct place_world {
     int64_t now_ns;
 };
 
-/* ---- requests ----------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 enum place_target { PLACE_NAMED, PLACE_ANY, PLACE_POOL };
 /* What a run asks for, resolved: no defaults are applied here. */
@@ -146,7 +146,7 @@ const struct place_request *place_class_request(const struct place_class *c);
  * `c`. */
 const char *place_class_queue(const struct place_class *c);
 
-/* ---- a pass ------------------------------------------------------------------------------- */
+/* ---- a pass ---- */
 
 enum place_outcome { PLACE_ASSIGNED, PLACE_WAITS, PLACE_FAILS };
 struct place_result {
@@ -175,7 +175,7 @@ int64_t place_wake_ns(const struct place *p);
  * the first of the class from those behind it. */
 void place_reason(const struct place *p, const struct place_class *c, int64_t run, struct str *out);
 
-/* ---- one request at submission -------------------------------------------------------------- */
+/* ---- one request at submission ---- */
 
 enum place_wait { PLACE_WAIT_DEFAULT, PLACE_WAIT_YES, PLACE_WAIT_NO };
 /* Whether such a run may be queued, against the last pass (B7, R4, R5): ST_OK, or ST_INVALID with
@@ -187,7 +187,7 @@ enum place_wait { PLACE_WAIT_DEFAULT, PLACE_WAIT_YES, PLACE_WAIT_NO };
 enum status place_judge(
     struct place *p, const struct place_request *r, enum place_wait wait, struct err *e) NODISCARD;
 
-/* ---- what the panel shows ------------------------------------------------------------------- */
+/* ---- what the panel shows ---- */
 
 struct place_card {
     bool shared;              /* as the card is treated */

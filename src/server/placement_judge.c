@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- what exists (R4, R5) ----------------------------------------------------------------- */
+/* ---- what exists (R4, R5) ---- */
 
 static size_t kind_length(const char *device)
 {
@@ -114,7 +114,7 @@ static enum status judge_any(const struct place *p, const struct queue *q, struc
     return refuse(&text, e);
 }
 
-/* ---- memory (B4, B5, B7) ------------------------------------------------------------------ */
+/* ---- memory (B4, B5, B7) ---- */
 
 /* Whether no candidate can ever take it, and the best of the reasons: the least final one. */
 static bool never_fits(
@@ -235,7 +235,7 @@ place_judge(struct place *p, const struct place_request *r, enum place_wait wait
     return st;
 }
 
-/* ---- the panel ------------------------------------------------------------------------------ */
+/* ---- the panel ---- */
 
 static void card_others(const struct device *d, struct place_card *out)
 {
@@ -274,7 +274,7 @@ bool place_card_get(
     return true;
 }
 
-/* ---- invariants ------------------------------------------------------------------------------ */
+/* ---- invariants ---- */
 
 void place_check(const struct place *p)
 {

@@ -243,51 +243,7 @@ static void world_print(const struct random_world *w)
         (long long)w->cpu, (long long)w->now_ns);
 }
 
-/* ---- what must agree --------------------------------------------------------------------------
- */
-
-/* Words that the reason has when that is why. */
-static const char *words_of(enum ref_why why)
-{
-    switch (why) {
-    case REF_EVICT:
-    case REF_MEMORY:
-        return "GiB free";
-    case REF_ALONE:
-        return "has it for itself";
-    case REF_SLOT:
-        return "is taken by run";
-    case REF_KEPT:
-        return "is kept for run";
-    case REF_CLOSED:
-        return "takes nothing new until run";
-    case REF_UNREPORTED:
-        return "next heartbeat";
-    case REF_ADOPTING:
-        return "being taken over";
-    case REF_SPENT:
-        return "one run";
-    case REF_DRAINING:
-        return "is draining";
-    case REF_OFFLINE:
-        return "is not connected";
-    case REF_DISABLED:
-        return "is disabled";
-    case REF_NO_BUDGET:
-        return "has no memory budget";
-    case REF_TOO_LARGE:
-        return "GiB in all";
-    case REF_NO_TOTAL:
-        return "reports no total";
-    case REF_CANNOT_CAP:
-        return "cannot hold a run";
-    case REF_NOBODY:
-        return "";
-    case REF_ROOM:
-        break;
-    }
-    return "(it has room, so it cannot wait)";
-}
+/* ---- what must agree ---- */
 
 static void check_reason(struct random_world *w, size_t i, const struct ref_answer *a)
 {
@@ -295,12 +251,12 @@ static void check_reason(struct random_world *w, size_t i, const struct ref_answ
     char device[64];
     str_init(&text);
     place_reason(w->p, w->classes[i], w->runs[i], &text);
-    if (!strstr(text.data, words_of(a->why)))
+    if (!strstr(text.data, ref_words(a->why)))
         world_print(w);
-    if (!strstr(text.data, words_of(a->why)))
+    if (!strstr(text.data, ref_words(a->why)))
         test_fail(
             __FILE__, __LINE__, "run %lld waits for reason %d (\"%s\"), but is told: %s",
-            (long long)w->runs[i], (int)a->why, words_of(a->why), text.data);
+            (long long)w->runs[i], (int)a->why, ref_words(a->why), text.data);
     bool of_card = a->why != REF_NOBODY && (a->why < REF_ADOPTING || a->why > REF_DISABLED);
     if (of_card && a->why != REF_TOO_LARGE) {
         const struct place_worker *x = &w->workers[a->at_worker];

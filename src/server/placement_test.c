@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* ---- limits ------------------------------------------------------------------------------- */
+/* ---- limits ---- */
 
 static int64_t limit_of(struct scene *s, const char *worker_name, const char *dev)
 {
@@ -71,7 +71,7 @@ TEST(limits_hostile, "R8: numbers beyond all bounds, names of any length")
     scene_close(&s);
 }
 
-/* ---- slots ---------------------------------------------------------------------------------- */
+/* ---- slots ---- */
 
 TEST(slots, "R7 case-Q19: one run a card, two on the CPU, the rest wait in order and say for whom")
 {
@@ -186,7 +186,7 @@ TEST(local_sets, "R4: on this server a set takes every slot of the set")
     scene_close(&s);
 }
 
-/* ---- queues ---------------------------------------------------------------------------------- */
+/* ---- queues ---- */
 
 TEST(kinds_do_not_block, "case-Q1 case-Q7 promise-P6: a queue that waits stops no other queue")
 {
@@ -240,8 +240,7 @@ TEST(one_more_at_the_end, "promise-P6: a run folded onto the end of a pass sees 
     scene_close(&s);
 }
 
-/* ---- any, workers' states -----------------------------------------------------------------------
- */
+/* ---- any, workers' states ---- */
 
 TEST(any_by_name, "R5: any takes workers by name, this server last, devices in the worker's order")
 {
@@ -378,8 +377,7 @@ TEST(pools, "B7 W9: a one-shot worker takes one run of its pool, and no other ru
     scene_close(&s);
 }
 
-/* ---- one card, several workers
- * ------------------------------------------------------------------- */
+/* ---- one card, several workers ---- */
 
 TEST(
     one_card_many_workers,

@@ -44,7 +44,7 @@ static size_t text_holders(struct str *out, const struct card *c, bool queued_on
     return n;
 }
 
-/* ---- sizes --------------------------------------------------------------------------------- */
+/* ---- sizes ---- */
 
 enum rounding { NEAREST, UP, DOWN };
 
@@ -133,8 +133,7 @@ void text_too_large(
         str_add(out, ", and no card that it may use has more");
 }
 
-/* ---- why a run does not start -----------------------------------------------------------------
- */
+/* ---- why a run does not start ---- */
 
 static void text_slot(const struct queue *q, const struct device *at, struct str *out)
 {
@@ -230,8 +229,7 @@ void text_fit(
         text_card(p, q, at, f, r, out);
 }
 
-/* ---- reasons ----------------------------------------------------------------------------------
- */
+/* ---- reasons ---- */
 
 static void text_nobody(const struct place *p, const struct queue *q, struct str *out)
 {

@@ -26,7 +26,7 @@ void name_set(struct run_name *n, int64_t run, const char *run_id)
     n->id[k] = 0;
 }
 
-/* ---- workers ------------------------------------------------------------------------------ */
+/* ---- workers ---- */
 
 static int by_name_server_last(const void *a, const void *b)
 {
@@ -96,7 +96,7 @@ static void worker_copy(struct place *p, const struct place_worker *from, size_t
     }
 }
 
-/* ---- cards -------------------------------------------------------------------------------- */
+/* ---- cards ---- */
 
 static uint64_t hash_pair(const char *a, const char *b)
 {
@@ -202,7 +202,7 @@ static void card_settle(struct card *c, const struct place_limits *l)
         c->limit_by = server_device(c)->worker;
 }
 
-/* ---- what is on them ------------------------------------------------------------------------ */
+/* ---- what is on them ---- */
 
 void card_hold(struct place *p, struct card *c, int64_t budget_bytes, bool started)
 {

@@ -6,27 +6,35 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- a pass's notebook ------------------------------------------------------------------------
- */
+/* ---- a pass's notebook ---- */
 
 struct place_at { /* a device of a worker */
     size_t worker, device;
 };
 struct booking {
-    const char *worker, *device, *uuid;
+    long card;
     int64_t run, bytes; /* bytes: budget and context; 0 without budget */
     bool started, queued, warm, alone;
     size_t live;
 };
 struct note { /* something kept on a card for a run */
-    const char *worker, *device, *uuid;
+    long card;
     int64_t run;
     bool closed;
+};
+struct known { /* what a pass does not change about a card, looked up once */
+    struct place_at first;
+    bool shared, cuda;
+    int64_t limit; /* 0: none */
+    const struct place_device *report;
 };
 struct pass {
     const struct place_world *w;
     const char *limits;
     int64_t gpu, cpu;
+    VEC(struct known) cards;
+    VEC(long) card_of; /* of every device, worker by worker */
+    VEC(size_t) from;  /* a worker's first in card_of */
     VEC(struct booking) bookings;
     VEC(struct note) kept;
     VEC(struct note) claims;
@@ -60,9 +68,24 @@ static bool same(
     return str_eq(worker_at(p, d)->name, worker) && str_eq(device_at(p, d)->name, device);
 }
 
+static long card_at(const struct pass *p, struct place_at d)
+{
+    return p->card_of.data[p->from.data[d.worker] + d.device];
+}
+
 static bool same_card(const struct pass *p, struct place_at a, struct place_at b)
 {
-    return same(p, a, worker_at(p, b)->name, device_at(p, b)->name, device_at(p, b)->uuid);
+    return card_at(p, a) == card_at(p, b);
+}
+
+/* The card of a run's device, -1 when nobody offers it now (runs there are of no concern). */
+static long
+card_named(const struct pass *p, const char *worker, const char *device, const char *uuid)
+{
+    for (size_t i = 0; i < p->cards.n; i++)
+        if (same(p, p->cards.data[i].first, worker, device, uuid))
+            return (long)i;
+    return -1;
 }
 
 static bool online_exists(const struct pass *p, struct place_at d)
@@ -95,7 +118,7 @@ static bool is_kind(const struct pass *p, struct place_at d, const char *kind)
     return str_eq(device_at(p, d)->kind, kind);
 }
 
-static bool is_shared(const struct pass *p, struct place_at d)
+static bool look_shared(const struct pass *p, struct place_at d)
 {
     bool all = true;
     EACH_OFFER(p, d, x)
@@ -103,7 +126,7 @@ static bool is_shared(const struct pass *p, struct place_at d)
     return all;
 }
 
-static bool is_cuda(const struct pass *p, struct place_at d)
+static bool look_cuda(const struct pass *p, struct place_at d)
 {
     for (struct place_at x = {0, 0}; x.worker < p->w->n_workers; x = next_at(p, x))
         if (x.device < p->w->workers[x.worker].n_devices && same_card(p, x, d) &&
@@ -112,7 +135,7 @@ static bool is_cuda(const struct pass *p, struct place_at d)
     return false;
 }
 
-static const struct place_device *latest_report(const struct pass *p, struct place_at d)
+static const struct place_device *look_report(const struct pass *p, struct place_at d)
 {
     const struct place_device *best = NULL;
     const struct place_worker *of = NULL;
@@ -135,8 +158,22 @@ static const struct place_device *latest_report(const struct pass *p, struct pla
     return best;
 }
 
-/* ---- limits ------------------------------------------------------------------------------------
- */
+static bool is_shared(const struct pass *p, struct place_at d)
+{
+    return p->cards.data[card_at(p, d)].shared;
+}
+
+static bool is_cuda(const struct pass *p, struct place_at d)
+{
+    return p->cards.data[card_at(p, d)].cuda;
+}
+
+static const struct place_device *latest_report(const struct pass *p, struct place_at d)
+{
+    return p->cards.data[card_at(p, d)].report;
+}
+
+/* ---- limits ---- */
 
 /* The number behind "name=" in the list, the last one; 0: not there. */
 static int64_t entry(const struct pass *p, const char *name)
@@ -181,7 +218,7 @@ static int64_t own_limit(const struct pass *p, struct place_at d, bool *explicit
 }
 
 /* 0: none. */
-static int64_t limit(const struct pass *p, struct place_at d)
+static int64_t look_limit(const struct pass *p, struct place_at d)
 {
     int64_t least = 0;
     bool shared = is_shared(p, d);
@@ -195,8 +232,41 @@ static int64_t limit(const struct pass *p, struct place_at d)
     return least;
 }
 
-/* ---- what is on a card
- * --------------------------------------------------------------------------- */
+static int64_t limit(const struct pass *p, struct place_at d)
+{
+    return p->cards.data[card_at(p, d)].limit;
+}
+
+/* Every card once, with what this pass does not change. */
+static void look_around(struct pass *p)
+{
+    for (size_t i = 0; i < p->w->n_workers; i++) {
+        vec_push(&p->from, p->card_of.n);
+        for (size_t j = 0; j < p->w->workers[i].n_devices; j++) {
+            const struct place_device *d = &p->w->workers[i].devices[j];
+            long k = -1;
+            for (size_t c = 0; c < p->cards.n && k < 0; c++)
+                if (same(p, p->cards.data[c].first, p->w->workers[i].name, d->name, d->uuid))
+                    k = (long)c;
+            if (k < 0) {
+                struct known card = {.first = {i, j}};
+                k = (long)p->cards.n;
+                vec_push(&p->cards, card);
+            }
+            vec_push(&p->card_of, k);
+        }
+    }
+    for (size_t i = 0; i < p->cards.n; i++) {
+        struct known *k = &p->cards.data[i];
+        k->shared = look_shared(p, k->first);
+        k->cuda = look_cuda(p, k->first);
+        k->report = look_report(p, k->first);
+    }
+    for (size_t i = 0; i < p->cards.n; i++)
+        p->cards.data[i].limit = look_limit(p, p->cards.data[i].first);
+}
+
+/* ---- what is on a card ---- */
 
 static int64_t add(int64_t a, int64_t b)
 {
@@ -214,7 +284,7 @@ static int64_t count_used(const struct pass *p, struct place_at d)
     int64_t n = 0;
     for (size_t i = 0; i < p->bookings.n; i++) {
         const struct booking *b = &p->bookings.data[i];
-        n += b->queued && same(p, d, b->worker, b->device, b->uuid);
+        n += b->queued && b->card == card_at(p, d);
     }
     return n;
 }
@@ -224,7 +294,7 @@ static int64_t count_kept(const struct pass *p, struct place_at d, int64_t run)
     int64_t n = 0;
     for (size_t i = 0; i < p->kept.n; i++) {
         const struct note *k = &p->kept.data[i];
-        n += k->run != run && same(p, d, k->worker, k->device, k->uuid);
+        n += k->run != run && k->card == card_at(p, d);
     }
     return n;
 }
@@ -233,7 +303,7 @@ static bool has_alone(const struct pass *p, struct place_at d)
 {
     for (size_t i = 0; i < p->bookings.n; i++) {
         const struct booking *b = &p->bookings.data[i];
-        if (b->alone && same(p, d, b->worker, b->device, b->uuid))
+        if (b->alone && b->card == card_at(p, d))
             return true;
     }
     return false;
@@ -248,7 +318,7 @@ static int64_t room(const struct pass *p, struct place_at d, int64_t *warm)
     *warm = 0;
     for (size_t i = 0; i < p->bookings.n; i++) {
         const struct booking *b = &p->bookings.data[i];
-        if (!same(p, d, b->worker, b->device, b->uuid))
+        if (b->card != card_at(p, d))
             continue;
         if (b->started)
             running = add(running, b->bytes);
@@ -265,7 +335,7 @@ static bool is_evicted(const struct pass *p, struct place_at d)
 {
     for (size_t i = 0; i < p->bookings.n; i++) {
         const struct booking *b = &p->bookings.data[i];
-        if (b->warm && same(p, d, b->worker, b->device, b->uuid) && p->evict[b->live])
+        if (b->warm && b->card == card_at(p, d) && p->evict[b->live])
             return true;
     }
     return false;
@@ -275,13 +345,12 @@ static void evict(struct pass *p, struct place_at d)
 {
     for (size_t i = 0; i < p->bookings.n; i++) {
         const struct booking *b = &p->bookings.data[i];
-        if (b->warm && same(p, d, b->worker, b->device, b->uuid))
+        if (b->warm && b->card == card_at(p, d))
             p->evict[b->live] = true;
     }
 }
 
-/* ---- judging
- * -------------------------------------------------------------------------------------- */
+/* ---- judging ---- */
 
 static enum ref_why worker_why(const struct pass *p, size_t i)
 {
@@ -326,7 +395,7 @@ now_why(const struct pass *p, struct place_at d, int64_t budget, int64_t before,
     }
     for (size_t i = 0; i < p->claims.n; i++) {
         const struct note *c = &p->claims.data[i];
-        if (c->closed && c->run != run && same(p, d, c->worker, c->device, c->uuid))
+        if (c->closed && c->run != run && c->card == card_at(p, d))
             return REF_CLOSED;
     }
     if (max > 0 && used >= max)
@@ -378,8 +447,7 @@ static enum ref_why set_why(
     return why;
 }
 
-/* ---- candidates
- * ------------------------------------------------------------------------------------ */
+/* ---- candidates ---- */
 
 struct set {
     struct place_at d[PLACE_SET_MAX];
@@ -486,8 +554,7 @@ static const struct set *nearest(
     return best;
 }
 
-/* ---- what waiting does
- * ------------------------------------------------------------------------------- */
+/* ---- what waiting does ---- */
 
 static void key_of(const struct place_request *r, char out[256])
 {
@@ -509,8 +576,7 @@ static bool lacks_memory(enum ref_why why)
 
 static struct note note_of(const struct pass *p, struct place_at d, int64_t run)
 {
-    return (struct note){
-        worker_at(p, d)->name, device_at(p, d)->name, device_at(p, d)->uuid, run, false};
+    return (struct note){card_at(p, d), run, false};
 }
 
 #define NOTED(p, list, d, run_) noted((p), (p)->list.data, (p)->list.n, (d), (run_))
@@ -520,7 +586,7 @@ static bool
 noted(const struct pass *p, const struct note *notes, size_t n, struct place_at d, int64_t run)
 {
     for (size_t i = 0; i < n; i++)
-        if (notes[i].run != run && same(p, d, notes[i].worker, notes[i].device, notes[i].uuid))
+        if (notes[i].run != run && notes[i].card == card_at(p, d))
             return true;
     return false;
 }
@@ -638,9 +704,7 @@ static void book(
         out->devices[k] = d.device;
         out->by_memory = out->by_memory || is_shared(p, d);
         struct booking b = {
-            n.worker,
-            n.device,
-            n.uuid,
+            n.card,
             run,
             r->budget_bytes > 0 ? cost(p, d, r->budget_bytes) : 0,
             false,
@@ -655,23 +719,18 @@ static void book(
     vec_push(&p->spent, s->d[0].worker);
 }
 
-/* ---- the pass
- * -------------------------------------------------------------------------------------- */
+/* ---- the pass ---- */
 
 static void book_live(struct pass *p)
 {
     for (size_t i = 0; i < p->w->n_live; i++) {
         const struct place_live *l = &p->w->live[i];
         for (size_t k = 0; k < l->n_devices; k++) {
+            long card = card_named(p, l->worker, l->devices[k], l->uuids[k]);
             struct booking b = {
-                l->worker,  l->devices[k],           l->uuids[k],           l->run, 0,
-                l->started, l->lane == PLACE_QUEUED, l->lane == PLACE_WARM, false,  i};
-            /* The context counts on CUDA cards; the name tells where no worker offers it. */
-            bool cuda = strncmp(l->devices[k], "cuda", 4) == 0;
-            for (struct place_at x = {0, 0}; x.worker < p->w->n_workers; x = next_at(p, x))
-                if (x.device < p->w->workers[x.worker].n_devices &&
-                    same(p, x, l->worker, l->devices[k], l->uuids[k]))
-                    cuda = is_cuda(p, x);
+                card,  l->run, 0, l->started, l->lane == PLACE_QUEUED, l->lane == PLACE_WARM,
+                false, i};
+            bool cuda = card >= 0 && p->cards.data[card].cuda;
             int64_t context = cuda && p->w->context_bytes > 0 ? p->w->context_bytes : 0;
             int64_t budget = l->budget_bytes < 0 ? 0 : l->budget_bytes;
             if (budget > 0 || b.warm)
@@ -757,6 +816,7 @@ void ref_pass(
     struct pass p = {
         .w = w, .limits = limits, .gpu = gpu, .cpu = cpu, .heads = heads, .evict = evicted};
     memset(evicted, 0, w->n_live * sizeof *evicted);
+    look_around(&p);
     book_live(&p);
     for (size_t i = 0; i < n; i++) {
         out[i] = (struct ref_answer){0};
@@ -769,6 +829,9 @@ void ref_pass(
         mem_free(p.waited.data[i]);
     for (size_t i = 0; i < p.starving.n; i++)
         mem_free(p.starving.data[i]);
+    vec_release(&p.cards);
+    vec_release(&p.card_of);
+    vec_release(&p.from);
     vec_release(&p.waited);
     vec_release(&p.starving);
     vec_release(&p.spent);
@@ -776,4 +839,84 @@ void ref_pass(
     vec_release(&p.kept);
     vec_release(&p.claims);
     vec_release(&p.wanted);
+}
+
+bool ref_card(
+    const struct place_world *w, const char *limits, int64_t gpu, int64_t cpu, const char *worker,
+    const char *device, struct ref_card *out)
+{
+    struct pass p = {.w = w, .limits = limits, .gpu = gpu, .cpu = cpu};
+    bool found = false;
+    look_around(&p);
+    book_live(&p);
+    for (struct place_at x = {0, 0}; x.worker < w->n_workers && !found; x = next_at(&p, x)) {
+        if (x.device >= w->workers[x.worker].n_devices ||
+            !str_eq(w->workers[x.worker].name, worker) || !str_eq(device_at(&p, x)->name, device))
+            continue;
+        const struct place_device *report = latest_report(&p, x);
+        *out = (struct ref_card){
+            .shared = is_shared(&p, x),
+            .cuda = is_cuda(&p, x),
+            .alone = has_alone(&p, x),
+            .limit = limit(&p, x),
+            .used = count_used(&p, x),
+            .total_bytes = report ? report->total_bytes : 0,
+            .free_bytes = report ? report->free_bytes : 0,
+            .id = card_at(&p, x)};
+        for (size_t i = 0; i < p.bookings.n; i++) {
+            const struct booking *b = &p.bookings.data[i];
+            int64_t *sum = b->started ? &out->running_bytes : &out->reserved_bytes;
+            if (b->card == out->id)
+                *sum = add(*sum, b->bytes);
+        }
+        found = true;
+    }
+    vec_release(&p.cards);
+    vec_release(&p.card_of);
+    vec_release(&p.from);
+    vec_release(&p.bookings);
+    vec_release(&p.spent);
+    return found;
+}
+
+const char *ref_words(enum ref_why why)
+{
+    switch (why) {
+    case REF_EVICT:
+    case REF_MEMORY:
+        return "GiB free";
+    case REF_ALONE:
+        return "has it for itself";
+    case REF_SLOT:
+        return "is taken by run";
+    case REF_KEPT:
+        return "is kept for run";
+    case REF_CLOSED:
+        return "takes nothing new until run";
+    case REF_UNREPORTED:
+        return "next heartbeat";
+    case REF_ADOPTING:
+        return "being taken over";
+    case REF_SPENT:
+        return "one run";
+    case REF_DRAINING:
+        return "is draining";
+    case REF_OFFLINE:
+        return "is not connected";
+    case REF_DISABLED:
+        return "is disabled";
+    case REF_NO_BUDGET:
+        return "has no memory budget";
+    case REF_TOO_LARGE:
+        return "GiB in all";
+    case REF_NO_TOTAL:
+        return "reports no total";
+    case REF_CANNOT_CAP:
+        return "cannot hold a run";
+    case REF_NOBODY:
+        return "";
+    case REF_ROOM:
+        break;
+    }
+    return "(it has room, so it cannot wait)";
 }

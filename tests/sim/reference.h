@@ -58,4 +58,17 @@ void ref_pass(
     const struct ref_run *runs, size_t n, struct ref_heads *heads, struct ref_answer *out,
     bool *evict);
 
+/* A recount of one card. */
+struct ref_card {
+    bool shared, cuda, alone; /* alone: a run without budget is on it */
+    int64_t limit, used, total_bytes, free_bytes, reserved_bytes, running_bytes;
+    long id; /* the same for all devices that are this card, within a world */
+};
+bool ref_card(
+    const struct place_world *w, const char *limits, int64_t gpu, int64_t cpu, const char *worker,
+    const char *device, struct ref_card *out);
+
+/* Words that a reason has when that is why. */
+const char *ref_words(enum ref_why why);
+
 #endif
