@@ -274,7 +274,13 @@ void core_pass(struct core *c)
     if (c->stopped)
         return;
     int64_t began = c->config.pass_clock ? c->config.pass_clock() : 0;
-    if (c->dirty || !c->passed) {
+    canvas_pass(c, &d);
+    if (!carry_out(c, &d)) {
+        core_dirty(c);
+        c->retry_ns = c->now.now_ns + SECOND_NS;
+        return;
+    }
+    if (c->dirty || !c->passed) { /* canvas runs that began just now are on their cards */
         c->folded = 0;
         struct arena a;
         struct place_world w;
@@ -287,7 +293,6 @@ void core_pass(struct core *c)
     }
     c->dirty = c->stale = false;
     c->passed = true;
-    canvas_pass(c, &d);
     fold(c, &d, from);
     c->figures.passes++;
     if (c->config.pass_clock) { /* half of the time is left to others */

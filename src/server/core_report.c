@@ -29,6 +29,7 @@ apply_started(struct core *c, struct run *r, const struct run_event *ev, struct 
         r->limit_ns = c->now.now_ns + (int64_t)((r->timeout_s + 30) * 1e9);
     if (r->now.budget_bytes)
         c->ledger_moved = true; /* what was reserved is running: the ledger reads otherwise */
+    note(c, "run", r->run_id);
     c->note_runs = true;
     if (!facts || json_is_null(facts))
         return ST_OK;

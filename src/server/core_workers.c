@@ -462,8 +462,22 @@ static enum status end_its_runs(struct core *c, struct worker *w, struct err *e)
     return ST_OK;
 }
 
+/* Another worker may get the number of its row. */
+static void forget_modes(struct core *c, int64_t row)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->modes.n; i++) {
+        if (c->modes.data[i].worker == row)
+            mem_free((char *)(uintptr_t)c->modes.data[i].card);
+        else
+            c->modes.data[n++] = c->modes.data[i];
+    }
+    c->modes.n = n;
+}
+
 static void forget_worker(struct core *c, struct worker *w)
 {
+    forget_modes(c, w->row);
     for (size_t i = 0; i < c->questions.n; i++)
         if (c->questions.data[i].worker == w) {
             c->questions.data[i].worker = NULL;

@@ -201,6 +201,7 @@ static void note_call(struct sim *s, const struct sim_item *x, enum status st)
     json_t *line = json_pack(
         "{s:s,s:s,s:s,s:i}", "e", "call", "call", call_names[x->call], "worker", m->name, "status",
         (int)st);
+    json_put_i64(line, "sent", x->sent_ns);
     bool fresh = x->call == CALL_CONNECT || json_get_bool(x->body, "heartbeat", false);
     if (fresh)
         json_object_set(line, "devices", json_object_get(x->body, "devices"));
@@ -515,6 +516,9 @@ static void settle(struct sim *s)
         s->back_ns = s->now_ns + SIM_SECOND;
     sim_pass(s, 2 * SIM_SECOND);
     s->paused_ns = 0;
+    for (size_t i = 0; i < s->items.n; i++)
+        if (s->items.data[i].kind == ITEM_REQUEST && !s->items.data[i].parked)
+            s->items.data[i].at_ns = s->now_ns; /* what lay at the door */
     for (int i = 0; i < s->n_machines; i++) {
         struct sim_machine *m = &s->machines[i];
         m->link_ns = 0;

@@ -456,10 +456,10 @@ static void plant_lost(struct sim *s)
     char sql[128];
     sqlite3 *db;
     for (size_t i = 0; i < c->waiting.n; i++) {
-        if (!c->waiting.data[i])
+        if (!c->waiting.data[i].run)
             continue;
         (void)snprintf(
-            sql, sizeof sql, "DELETE FROM runs WHERE run_id='%s'", c->waiting.data[i]->run_id);
+            sql, sizeof sql, "DELETE FROM runs WHERE run_id='%s'", c->waiting.data[i].run->run_id);
         sim_shut(s, false, SIM_SECOND);
         CHECK_EQ(sqlite3_open(s->path, &db), SQLITE_OK);
         CHECK_EQ(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
@@ -474,13 +474,14 @@ static void plant_overtake(struct sim *s)
     struct core *c = s->core;
     for (size_t i = 0; i < c->waiting.n; i++)
         for (size_t j = i + 1; j < c->waiting.n; j++) {
-            struct run *a = c->waiting.data[i], *b = c->waiting.data[j];
-            if (!a || !b || a->class != b->class)
+            struct slot *a = &c->waiting.data[i], *b = &c->waiting.data[j];
+            if (!a->run || !b->run || a->class != b->class)
                 continue;
-            c->waiting.data[i] = b;
-            c->waiting.data[j] = a;
-            b->at = i;
-            a->at = j;
+            struct slot first = *a;
+            *a = *b;
+            *b = first;
+            a->run->at = i;
+            b->run->at = j;
             look_again(c);
             s->planted = true;
             return;
