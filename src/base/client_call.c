@@ -228,6 +228,9 @@ enum status client_refusal(const struct client *c, const struct client_reply *r,
     else
         (void)err_set(e, st, "\"%s\" answers with status %d", c->url, r->status);
     const char *hint = json_get_str(json_object_get(r->json, "detail"), "hint", NULL);
+    hint = json_get_str(r->json, "hint", hint);
+    if (json_get_str(r->json, "more", NULL))
+        err_detail(e, "%s", json_get_str(r->json, "more", ""));
     if (hint)
         err_hint(e, "%s", hint);
     else if (r->status == 401 || (r->status == 403 && detail && strstr(detail, "token")))
