@@ -2,7 +2,7 @@
 #include "cli/commands.h"
 #include "cli/variants.h"
 
-static const struct variants_kind sweeps = {"sweep", "/api/sweeps", "sweeps", "sweep_id"};
+static const struct variants_kind sweeps = {"sweep", "/api/sweeps", "sweeps", "sweep_id", true};
 
 static enum status
 submit(const struct args *a, struct client *c, json_t *d, struct str *out, struct err *e)

@@ -31,10 +31,12 @@ struct search {
 
 static void look_at(struct search *s, const json_t *row)
 {
-    const char *id = json_get_str(row, "id", NULL);
+    static const char *const keys[] = {"id", "run_id", "sweep_id", "study_id"};
+    const char *id = NULL;
     size_t used = strlen(s->seen);
-    if (!id)
-        id = json_get_str(row, "run_id", "");
+    for (size_t i = 0; !id && i < sizeof keys / sizeof *keys; i++)
+        id = json_get_str(row, keys[i], NULL);
+    id = id ? id : "";
     if (strncmp(id, s->given, s->n) != 0)
         return;
     if (s->matches++ == 0)

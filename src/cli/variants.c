@@ -54,10 +54,35 @@ static void add_params(struct str *rows, const json_t *params)
     }
 }
 
+static bool is_active(const char *status)
+{
+    return strcmp(status, "queued") == 0 || strcmp(status, "running") == 0 ||
+           strcmp(status, "pending") == 0;
+}
+
+/* A sweep's variant is one run; a study's has a cell a repetition. */
+static void add_status(struct str *rows, const json_t *v)
+{
+    const json_t *cells = json_object_get(v, "cells");
+    size_t i, ended = 0;
+    json_t *cell;
+    char id[9];
+    if (!json_is_array(cells)) {
+        str_printf(
+            rows, "\t%s\t%s\t", json_get_str(v, "status", "-"),
+            short_id(json_get_str(v, "run_id", "-"), id));
+        return;
+    }
+    json_array_foreach(cells, i, cell) ended += !is_active(json_get_str(cell, "status", "pending"));
+    str_printf(rows, "\t%zu of %zu ended\t", ended, json_array_size(cells));
+    json_array_foreach(cells, i, cell)
+        str_printf(rows, "%s%s", i ? " " : "", short_id(json_get_str(cell, "run_id", "-"), id));
+    str_add(rows, "\t");
+}
+
 static void add_variant(struct str *rows, const json_t *v)
 {
     const json_t *devices = json_object_get(v, "devices"), *rank = json_object_get(v, "rank");
-    char id[9];
     size_t i;
     json_t *device;
     if (json_is_integer(rank))
@@ -66,9 +91,8 @@ static void add_variant(struct str *rows, const json_t *v)
     add_value(rows, json_object_get(v, "objective"));
     str_add(rows, "\t");
     add_params(rows, json_object_get(v, "params"));
-    str_printf(
-        rows, "\t%s\t%s\t%s", json_get_str(v, "status", "-"),
-        short_id(json_get_str(v, "run_id", "-"), id), json_get_str(v, "worker_id", "-"));
+    add_status(rows, v);
+    str_add(rows, json_get_str(v, "worker_id", "-"));
     json_array_foreach(devices, i, device) str_printf(
         rows, "%s%s", i ? "," : " ", json_is_string(device) ? json_string_value(device) : "?");
     str_add(rows, "\n");
@@ -208,11 +232,10 @@ static void show_progress(const struct args *a, const json_t *s, int64_t *shown)
     int64_t ended = 0, all = 0;
     json_object_foreach((json_t *)(uintptr_t)counts, status, n)
     {
-        bool active = strcmp(status, "queued") == 0 || strcmp(status, "running") == 0;
         if (strcmp(status, "total") == 0)
             continue;
         all += json_integer_value(n);
-        ended += active ? 0 : json_integer_value(n);
+        ended += is_active(status) ? 0 : json_integer_value(n);
     }
     if (ended == *shown)
         return;
@@ -265,7 +288,7 @@ enum status variants_submit(
 {
     json_t *body, *reply, *s = NULL;
     char id[65];
-    TRY(variation_body(a, c, a->argument[1], &body, e));
+    TRY(variation_body(a, c, a->argument[1], k->needs_params, &body, e));
     enum status st = adjust ? adjust(a, body, e) : ST_OK;
     if (st == ST_OK)
         st = client_post(c, k->path, body, 120, &reply, e);

@@ -9,6 +9,7 @@ struct variants_kind {
     const char *path; /* "/api/sweeps" */
     const char *list; /* "sweeps" */
     const char *id;   /* "sweep_id" */
+    bool needs_params;
 };
 /* The body goes to the server; without --detach it waits for the end and shows the ranking.
  * `adjust` (may be NULL) changes the body before it goes. */

@@ -164,11 +164,13 @@ static enum status body_from_file(const char *path, json_t *body, struct err *e)
 }
 
 static enum status body_from_graph(
-    const struct args *a, const struct client *c, const char *path, json_t *body, struct err *e)
+    const struct args *a, const struct client *c, const char *path, bool needs_params, json_t *body,
+    struct err *e)
 {
     const struct option_value *v = a->option;
     json_t *options = NULL, *graph = NULL, *spec = NULL, *objective;
-    if (!v[OPTION_PARAM].given || !v[OPTION_OBJECTIVE].given)
+    bool varies = v[OPTION_PARAM].given;
+    if ((needs_params && !varies) || !v[OPTION_OBJECTIVE].given)
         return err_set(
             e, ST_USAGE,
             "\"%s\" is a graph: --param and --objective say what varies and what counts", path);
@@ -177,8 +179,9 @@ static enum status body_from_graph(
     (void)json_object_del(options, "seed"); /* it is the spec's */
     TRY(queued_graph(a, path, c, options, &graph, e));
     json_put(body, "base_graph", graph);
-    enum status st = spec_of(a, graph, &spec, e);
-    json_put(body, "sweep_spec", spec);
+    enum status st = varies ? spec_of(a, graph, &spec, e) : ST_OK;
+    if (spec)
+        json_put(body, "sweep_spec", spec);
     if (st != ST_OK)
         return st;
     TRY(variation_objective(v[OPTION_OBJECTIVE].text, &objective, e));
@@ -191,7 +194,8 @@ static enum status body_from_graph(
 }
 
 enum status variation_body(
-    const struct args *a, const struct client *c, const char *path, json_t **out, struct err *e)
+    const struct args *a, const struct client *c, const char *path, bool needs_params, json_t **out,
+    struct err *e)
 {
     json_t *file;
     *out = NULL;
@@ -204,7 +208,8 @@ enum status variation_body(
         json_decref(body);
         return err_set(e, ST_USAGE, "\"%s\" says itself what varies: no --param", path);
     }
-    enum status st = is_body ? body_from_file(path, body, e) : body_from_graph(a, c, path, body, e);
+    enum status st = is_body ? body_from_file(path, body, e)
+                             : body_from_graph(a, c, path, needs_params, body, e);
     if (st == ST_OK && a->option[OPTION_NAME].given)
         json_put_str(body, "name", a->option[OPTION_NAME].text);
     if (st == ST_OK)

@@ -16,7 +16,7 @@ enum status variation_objective(const char *text, json_t **out, struct err *e) N
  * --param ..., or a file that is a body already (its base_graph may be the path of a graph file).
  */
 enum status variation_body(
-    const struct args *a, const struct client *c, const char *path, json_t **out,
+    const struct args *a, const struct client *c, const char *path, bool needs_params, json_t **out,
     struct err *e) NODISCARD;
 
 #endif

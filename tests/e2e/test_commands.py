@@ -7,7 +7,7 @@ import time
 
 import harness
 
-COMMANDS = ("run", "runs", "start", "stop", "status", "workers", "sweep", "keys", "completions", "plan", "fit", "validate", "nodes", "devices", "estimate", "tokenizer", "doctor", "replay")
+COMMANDS = ("run", "runs", "start", "stop", "status", "workers", "sweep", "study", "agent", "keys", "completions", "plan", "fit", "validate", "nodes", "devices", "estimate", "tokenizer", "doctor", "replay")
 
 
 def test_help_of_every_command(snug):
