@@ -1,4 +1,5 @@
 """Seed 001, where a run goes: targets, devices, sets, renumbering; slots and their limits. Real processes, simulated cards."""
+import signal
 import time
 
 import harness
@@ -146,8 +147,8 @@ def test_named_workers(snug):
         agent = server.agent("gpu-box", cards=TWO)
         lacks = server.try_submit(command={"argv": ["true"]}, target=on("gpu-box", "cuda:7"))
         assert lacks.status == 400 and "cuda:7" in lacks.detail and "gpu-box" in lacks.detail, lacks
-        agent.kill()
-        until(lambda: not server.worker("gpu-box")["connected"], 60, "the worker's absence")
+        agent.kill(signal.SIGTERM)
+        until(lambda: not server.worker("gpu-box")["connected"], 30, "the worker's absence")
         run = server.sh("true", target=on("gpu-box", "cuda:0"))
         row = server.run(run)
         assert row["status"] == "queued" and "gpu-box" in row["reason"], row
