@@ -109,6 +109,7 @@ static enum status name_take(struct agent *a, struct err *e)
         struct process self = process_self();
         int n = snprintf(text, sizeof text, "%d %lld\n", (int)self.pid, (long long)self.born);
         TRY(shared_clear(&a->held, 0, e));
+        process_outlive();
         return shared_write(&a->held, 0, text, (size_t)n, e);
     }
     enum status st = err_set(e, ST_CONFLICT, "an agent named %s is running here", a->name);

@@ -53,6 +53,8 @@ struct process_spec {
     int oom_score_adj;      /* 0: as here; else where it stands for the kernel's killer */
     int64_t file_bytes_max; /* RLIMIT_FSIZE; 0: as here */
 };
+/* Undoes `dies_with_us`, in the process itself. */
+void process_outlive(void);
 /* Executes a program. Every other descriptor is closed, signals are as a shell would have them,
  * core dumps are off. What cannot be executed is an error here, with its reason (ST_NOT_FOUND,
  * ST_DENIED, ST_INVALID for a folder that is not there). */

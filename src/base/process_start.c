@@ -194,6 +194,11 @@ static enum status null_open(int *out, struct err *e)
     return *out < 0 ? err_errno(e, "cannot open /dev/null") : ST_OK;
 }
 
+void process_outlive(void)
+{
+    (void)prctl(PR_SET_PDEATHSIG, 0);
+}
+
 enum status process_spawn(const struct process_spec *s, struct process *out, struct err *e)
 {
     extern char **environ;

@@ -68,7 +68,8 @@ static enum status builtin_spawn(struct server *s, struct err *e)
         .in = -1,
         .out = log,
         .err = log,
-        .session = true};
+        .session = true,
+        .dies_with_us = true}; /* until it has the name: process_outlive */
     enum status st = process_spawn(&spec, &s->inside->builtin.process, e);
     mem_free(environment);
     if (log >= 0)
@@ -108,14 +109,36 @@ void builtin_watch(struct server *s)
     }
 }
 
+/* Who holds the lock of the worker's name: also one that a server before this one started. */
+static struct process builtin_holder(const struct server *s)
+{
+    char path[1100];
+    struct process p = {0};
+    long long pid = 0, born = 0;
+    (void)snprintf(path, sizeof path, "%s/agents/local.lock", s->config->home);
+    FILE *in = fopen(path, "re");
+    if (in && fscanf(in, "%lld %lld", &pid, &born) == 2 && pid > 0)
+        p = (struct process){.pid = (pid_t)pid, .born = born};
+    if (in)
+        (void)fclose(in);
+    return p;
+}
+
+static void end_worker(const struct process *p)
+{
+    struct process_end end;
+    if (p->pid && process_signal(p, SIGTERM) && !process_wait(p, END_WAIT_MS, &end))
+        log_warn("the built-in worker (process %d) still works", (int)p->pid);
+}
+
 void builtin_stop(struct server *s)
 {
-    struct builtin *b = &s->inside->builtin;
-    struct process_end end;
-    if (!b->process.pid)
+    if (!s->config->builtin_worker)
         return;
-    (void)process_signal(&b->process, SIGTERM);
-    if (!process_wait(&b->process, END_WAIT_MS, &end))
-        log_warn("the built-in worker (process %d) still works", (int)b->process.pid);
+    struct builtin *b = &s->inside->builtin;
+    end_worker(&b->process); /* it may be waiting for the name: then the other still holds it */
+    struct process holder = builtin_holder(s);
+    if (holder.pid != b->process.pid)
+        end_worker(&holder);
     b->process.pid = 0;
 }
