@@ -36,7 +36,7 @@ void core_config_init(struct core_config *c)
         .output_runs_max = 20};
 }
 
-/* ---- the lock, and what happens after it --------------------------------------------------- */
+/* ---- the lock, and what happens after it ---- */
 
 void core_enter(struct core *c, struct instant now)
 {
@@ -145,7 +145,7 @@ void core_leave(struct core *c)
     mem_free(ended);
 }
 
-/* ---- transactions --------------------------------------------------------------------------- */
+/* ---- transactions ---- */
 
 enum status tx_begin(struct core *c, struct err *e)
 {
@@ -220,7 +220,7 @@ enum status tx_end(struct core *c, enum status st, struct err *e)
     return st;
 }
 
-/* ---- start ----------------------------------------------------------------------------------- */
+/* ---- start ---- */
 
 static enum status load_workers(struct core *c, struct err *e)
 {
@@ -346,6 +346,7 @@ void core_close(struct core *c)
         json_decref(c->questions.data[i].body);
     vec_release(&c->waiting);
     vec_release(&c->canvas);
+    vec_release(&c->warm);
     vec_release(&c->live);
     vec_release(&c->workers);
     vec_release(&c->modes);
@@ -363,7 +364,7 @@ void core_close(struct core *c)
     mem_free(c);
 }
 
-/* ---- the timer ------------------------------------------------------------------------------- */
+/* ---- the timer ---- */
 
 /* A worker that said nothing for three heartbeats is out of reach: nothing new is sent to it. */
 static int64_t silence_ns(const struct core *c)

@@ -109,7 +109,7 @@ int core_live_count(struct core *c);
 /* Asserts what must hold between queue, ledger and workers. */
 void core_check(struct core *c);
 
-/* ---- submission ------------------------------------------------------------------------- */
+/* ---- submission ---- */
 
 /* A body of POST /api/runs: {graph | command, options?, name?, idempotency_key?}. Submissions of
  * one call that point to the same graph document share its snapshot; what differs is their patch.
@@ -158,7 +158,7 @@ enum status core_cancel(
 enum status
 core_delete(struct core *c, const char *run_id, json_t **reply, struct err *e) NODISCARD;
 
-/* ---- what is known of runs --------------------------------------------------------------- */
+/* ---- what is known of runs ---- */
 
 /* The row of a run, with "last_cursor". Fields: id, name, kind, owner, options, status, error,
  * error_detail, cause, queue_key, created_at, started_at, finished_at (ISO 8601, UTC), git_commit,
@@ -214,7 +214,7 @@ enum status core_evict(
     struct core *c, const char *tab, const json_t *what, struct instant now,
     struct err *e) NODISCARD;
 
-/* ---- agents ------------------------------------------------------------------------------ */
+/* ---- agents ---- */
 
 /* Before a join token is spent on it: whether such an agent could become a worker of that name ("":
  * the one it gives itself). */
@@ -240,7 +240,7 @@ enum status core_agent_leave(
     struct core *c, const struct actor *who, const char *session, struct instant now,
     struct err *e) NODISCARD;
 
-/* ---- workers ----------------------------------------------------------------------------- */
+/* ---- workers ---- */
 
 /* {"workers": [...], "refused": [{name, version, reason, at}], "pools": [...]} as the panel shows
  * them (W3, W4). */
@@ -272,7 +272,7 @@ bool core_reachable(const struct core *c);
 enum status core_worker_remove(
     struct core *c, const char *name, bool confirm, struct instant now, struct err *e) NODISCARD;
 
-/* ---- budgets, state ---------------------------------------------------------------------- */
+/* ---- budgets, state ---- */
 
 /* The budget that a run of this graph on so many cards would get (B2): {"graph_key", "measured":
  * {"gib", "bytes", "peak_bytes", "run_id", "finished_at"} or null}. */

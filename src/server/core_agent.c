@@ -10,8 +10,7 @@
 
 #include <string.h>
 
-/* ---- workers in memory
- * ------------------------------------------------------------------------------- */
+/* ---- workers in memory ---- */
 
 struct worker *worker_by_name(const struct core *c, const char *name)
 {
@@ -180,8 +179,7 @@ void worker_lost(struct core *c, struct worker *w)
     core_stale(c);
 }
 
-/* ---- orders
- * -------------------------------------------------------------------------------------------- */
+/* ---- orders ---- */
 
 void order_push(
     struct core *c, struct worker *w, enum order_type type, const struct run *r, int64_t epoch)
@@ -212,8 +210,7 @@ void order_drop(struct worker *w, const char *run_id, enum order_type type)
     w->orders.n = n;
 }
 
-/* ---- who may connect
- * ----------------------------------------------------------------------------------- */
+/* ---- who may connect ---- */
 
 bool worker_name_is_valid(const char *name)
 {
@@ -309,8 +306,7 @@ check_instance(struct core *c, const struct hello *h, const struct worker *w, st
     return refuse(c, h, ST_CONFLICT, reason, e);
 }
 
-/* ---- what it is
- * ---------------------------------------------------------------------------------------------- */
+/* ---- what it is ---- */
 
 static json_t *missing_from(const json_t *a, const json_t *b)
 {
@@ -375,9 +371,7 @@ static void take_hello(
     compare_nodes(c, w, h);
 }
 
-/* ---- adoption
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- adoption ---- */
 
 static json_t *verdict(const struct run_report *report, const char *action, int64_t sequence)
 {
@@ -498,7 +492,7 @@ static enum status connect_worker(
         orders_clear(w);
         w->number = 0;
         make_id(c, w->session);
-        w->connected = w->seen = true;
+        w->connected = w->seen = w->limits_unsaid = true;
         w->contact_ns = w->heartbeat_ns = c->now.now_ns;
         w->heartbeat_us = c->now.wall_us;
         worker_modes(c, w);
@@ -573,8 +567,7 @@ enum status core_agent_connect(
     return st;
 }
 
-/* ---- orders: handed out
- * -------------------------------------------------------------------------------------------- */
+/* ---- orders: handed out ---- */
 
 enum status session_find(
     struct core *c, const struct actor *who, const char *session, struct worker **w, struct err *e)

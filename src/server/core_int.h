@@ -26,7 +26,7 @@
 #define SECOND_NS INT64_C(1000000000)
 enum { NAME_BYTES = 65, ID_BYTES = 33, DEVICES_BYTES = 192 };
 
-/* ---- runs --------------------------------------------------------------------------------- */
+/* ---- runs ---- */
 
 /* What changes while a run lives; copied by run_touch. */
 struct run_now {
@@ -71,7 +71,7 @@ struct slot {
     int64_t id;
 };
 
-/* ---- workers ------------------------------------------------------------------------------ */
+/* ---- workers ---- */
 
 struct card {
     char device[24], kind[8], uuid[NAME_BYTES], name[96];
@@ -90,6 +90,7 @@ struct worker {
     char worker_id[ID_BYTES], name[NAME_BYTES], kind[16], pool[NAME_BYTES], ssh_host[NAME_BYTES];
     bool server, same_host, one_shot, spent, can_cap, allow_commands;
     bool draining, disabled, seen, connected;
+    bool limits_unsaid; /* it has just connected: limits that another lowers are logged */
     char session[ID_BYTES], instance[NAME_BYTES], credential[ID_BYTES], secret[NAME_BYTES];
     int64_t contact_ns;                 /* the last message of it */
     int64_t heartbeat_ns, heartbeat_us; /* 0: none yet */
@@ -120,6 +121,10 @@ struct ending {
     struct run *run;
     enum run_state state;
     enum cause cause;
+};
+struct warm { /* an idle canvas child that holds memory of cards */
+    struct worker *worker;
+    char tab[129];
 };
 struct undo {
     struct run *run;
@@ -155,11 +160,13 @@ struct core {
 
     struct place *place;
     struct place_limits *limits;
-    bool dirty;       /* a pass is to be made */
-    bool passed;      /* the last pass still holds, but for runs behind `folded` */
-    bool stale;       /* workers or cards changed since the last pass began */
-    int64_t folded;   /* id of the last run that the pass met */
-    int64_t pass_ns;  /* no pass before: the last ones took their time */
+    bool dirty;            /* a pass is to be made */
+    bool passed;           /* the last pass still holds, but for runs behind `folded` */
+    bool stale;            /* workers or cards changed since the last pass began */
+    int64_t folded;        /* id of the last run that the pass met */
+    int64_t pass_ns;       /* no pass before: the last ones took their time */
+    VEC(struct warm) warm; /* of the last pass's world, behind the live runs */
+    size_t n_world_live;
     int64_t retry_ns; /* no pass before: the last one could not be stored */
     int64_t due_ns;   /* what core_tick last answered, or hooks.due was told */
     bool stopped;     /* by core_stop */

@@ -10,8 +10,7 @@
 
 #include <string.h>
 
-/* ---- the world
- * ----------------------------------------------------------------------------------- */
+/* ---- the world ---- */
 
 static void world_worker(struct arena *a, const struct worker *w, struct place_worker *out)
 {
@@ -61,27 +60,70 @@ static void world_live(struct arena *a, const struct run *r, struct place_live *
     }
 }
 
+/* An idle child of a canvas tab, {tab, idle, devices: [{device, bytes}]}: what it holds counts, and
+ * it leaves when a run needs the card. */
+static void world_warm(struct worker *w, const json_t *child, struct place_live *out)
+{
+    size_t i;
+    json_t *held;
+    *out = (struct place_live){
+        .run = -1, .run_id = "", .worker = w->name, .lane = PLACE_WARM, .started = true};
+    json_array_foreach(json_object_get(child, "devices"), i, held)
+    {
+        const struct card *card = worker_card(w, json_get_str(held, "device", ""));
+        int64_t bytes = json_get_i64(held, "bytes", 0);
+        if (!card || bytes <= 0 || out->n_devices == PLACE_SET_MAX)
+            continue;
+        out->devices[out->n_devices] = card->device;
+        out->uuids[out->n_devices++] = card->uuid;
+        out->budget_bytes = bytes > out->budget_bytes ? bytes : out->budget_bytes;
+    }
+}
+
+static size_t world_warm_all(struct core *c, struct place_live *live, size_t max)
+{
+    struct worker *w = worker_by_name(c, "local");
+    size_t i, n = 0;
+    json_t *child;
+    c->warm.n = 0;
+    json_array_foreach(w && w->connected ? w->caches : NULL, i, child)
+    {
+        struct warm one = {.worker = w};
+        if (n == max || !json_get_bool(child, "idle", false))
+            continue;
+        world_warm(w, child, &live[n]);
+        if (!live[n].n_devices)
+            continue;
+        (void)snprintf(one.tab, sizeof one.tab, "%s", json_get_str(child, "tab", ""));
+        vec_push(&c->warm, one);
+        n++;
+    }
+    return n;
+}
+
+enum { WARM_MAX = 64 };
 static void world_build(struct core *c, struct arena *a, struct place_world *w)
 {
     struct place_worker *workers = ARENA_ARRAY(a, struct place_worker, c->workers.n + 1);
-    struct place_live *live = ARENA_ARRAY(a, struct place_live, c->live.n + 1);
+    struct place_live *live = ARENA_ARRAY(a, struct place_live, c->live.n + WARM_MAX + 1);
     for (size_t i = 0; i < c->workers.n; i++)
         world_worker(a, c->workers.data[i], &workers[i]);
     for (size_t i = 0; i < c->live.n; i++)
         world_live(a, c->live.data[i], &live[i]);
+    size_t n_warm = world_warm_all(c, live + c->live.n, WARM_MAX);
+    c->n_world_live = c->live.n;
     *w = (struct place_world){
         .workers = workers,
         .n_workers = c->workers.n,
         .live = live,
-        .n_live = c->live.n,
+        .n_live = c->live.n + n_warm,
         .limits = c->limits,
         .context_bytes = c->config.context_bytes,
         .reserve_ns = (int64_t)(c->config.reserve_s * 1e9),
         .now_ns = c->now.now_ns};
 }
 
-/* ---- what was decided
- * ------------------------------------------------------------------------------ */
+/* ---- what was decided ---- */
 
 struct decision {
     struct run *run;
@@ -203,8 +245,7 @@ static bool carry_out(struct core *c, struct decisions *d)
     return st == ST_OK;
 }
 
-/* ---- canvas
- * ------------------------------------------------------------------------------------------ */
+/* ---- canvas ---- */
 
 static bool tab_is_free(const struct core *c, const struct run *r)
 {
@@ -234,8 +275,7 @@ static void canvas_pass(struct core *c, struct decisions *d)
     }
 }
 
-/* ---- the pass
- * ------------------------------------------------------------------------------------------ */
+/* ---- the pass ---- */
 
 static void fold(struct core *c, struct decisions *d, size_t from)
 {
@@ -258,6 +298,46 @@ static size_t first_new(const struct core *c)
     while (i && (!c->waiting.data[i - 1].run || c->waiting.data[i - 1].id > c->folded))
         i--;
     return i;
+}
+
+/* Idle canvas children on cards that a run was given or waits for. */
+static void send_away_warm(struct core *c)
+{
+    size_t n;
+    const size_t *at = place_evictions(c->place, &n);
+    for (size_t i = 0; i < n; i++) {
+        struct warm *x = at[i] >= c->n_world_live && at[i] - c->n_world_live < c->warm.n
+                             ? &c->warm.data[at[i] - c->n_world_live]
+                             : NULL;
+        if (!x || !*x->tab)
+            continue;
+        order_push(c, x->worker, ORDER_EVICT, NULL, 0);
+        if (!x->worker->orders.n)
+            continue;
+        json_t *body = json_object();
+        json_put_str(body, "tab", x->tab);
+        json_put_str(body, "what", "child");
+        x->worker->orders.data[x->worker->orders.n - 1].body = body;
+        x->tab[0] = 0; /* said */
+    }
+}
+
+/* An override that another provider of the same card lowers is told once per connection (R9). */
+static void say_limits(struct core *c)
+{
+    struct place_card p;
+    for (size_t i = 0; i < c->workers.n; i++) {
+        struct worker *w = c->workers.data[i];
+        for (size_t k = 0; w->limits_unsaid && w->connected && k < w->cards.n; k++) {
+            const char *device = w->cards.data[k].device;
+            if (place_card_get(c->place, w->name, device, &p) && p.limit > 0 &&
+                p.own_limit > p.limit && p.limit_by && *p.limit_by)
+                log_warn(
+                    "the limit %lld of %s/%s is lowered to %lld, that of %s for the same card",
+                    (long long)p.own_limit, w->name, device, (long long)p.limit, p.limit_by);
+        }
+        w->limits_unsaid = false;
+    }
 }
 
 bool core_pass_due(const struct core *c)
@@ -294,6 +374,9 @@ void core_pass(struct core *c)
     c->dirty = c->stale = false;
     c->passed = true;
     fold(c, &d, from);
+    send_away_warm(c);
+    if (from == 0)
+        say_limits(c);
     c->figures.passes++;
     if (c->config.pass_clock) { /* half of the time is left to others */
         int64_t took = c->config.pass_clock() - began;

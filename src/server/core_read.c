@@ -10,8 +10,7 @@
 
 enum { POSITION_MAX = 1000 };
 
-/* ---- rows
- * ---------------------------------------------------------------------------------------- */
+/* ---- rows ---- */
 
 json_t *devices_json(const char *list)
 {
@@ -114,8 +113,7 @@ static json_t *stored_row(const struct store_run *r)
     return row;
 }
 
-/* ---- what memory adds
- * ------------------------------------------------------------------------------ */
+/* ---- what memory adds ---- */
 
 /* From 1 within its own queue; 0 beyond what is counted. */
 static int queue_position(const struct core *c, const struct run *r)
@@ -277,8 +275,7 @@ enum status core_runs(struct core *c, const struct core_filter *f, json_t **page
     return st;
 }
 
-/* ---- graph, events, metrics, artifacts
- * ------------------------------------------------------------------ */
+/* ---- graph, events, metrics, artifacts ---- */
 
 /* The row's id, and its status: from memory while it lives. */
 static enum status find_run(

@@ -11,8 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- single events
- * ---------------------------------------------------------------------------------- */
+/* ---- single events ---- */
 
 static enum status
 apply_started(struct core *c, struct run *r, const struct run_event *ev, struct err *e)
@@ -94,8 +93,7 @@ static enum status apply_artifact(
     return st;
 }
 
-/* ---- ends
- * ---------------------------------------------------------------------------------------------- */
+/* ---- ends ---- */
 
 /* What a run that somebody stopped may call its end: the stop is why, not what it made of it. */
 static bool is_stop_cause(enum cause c, const struct run_end *end)
@@ -176,8 +174,7 @@ apply_ended(struct core *c, struct run *r, const struct run_event *ev, struct er
     return run_finish(c, r, &o, e);
 }
 
-/* ---- one event of a report
- * ------------------------------------------------------------------------------- */
+/* ---- one event of a report ---- */
 
 static enum status apply_public(
     struct core *c, struct run *r, const struct run_event *ev, enum event_type type, struct err *e)
@@ -279,8 +276,7 @@ static enum status take_events(
     return tx_end(c, st, e);
 }
 
-/* ---- heartbeats, answers
- * ------------------------------------------------------------------------------------ */
+/* ---- heartbeats, answers ---- */
 
 static bool any_shared(const struct worker *w)
 {
@@ -372,9 +368,7 @@ enum status core_agent_report(
     return st;
 }
 
-/* ---- questions
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- questions ---- */
 
 /* The worker that has, or had, the run. */
 static enum status

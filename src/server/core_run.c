@@ -4,8 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory ---- */
 
 /* Copies a text behind `*at` and moves it on. */
 static const char *pack(char **at, const char *text)
@@ -72,8 +71,7 @@ void core_run_free(struct core *c, struct run *r)
     mem_free(r);
 }
 
-/* ---- queue -------------------------------------------------------------------------------------
- */
+/* ---- queue ---- */
 
 void run_request(const struct run *r, char scratch[DEVICES_BYTES], struct place_request *out)
 {
@@ -205,8 +203,7 @@ void run_live_remove(struct core *c, struct run *r)
     r->in_live = false;
 }
 
-/* ---- events
- * -------------------------------------------------------------------------------------- */
+/* ---- events ---- */
 
 enum status core_run_event(
     struct core *c, struct run *r, const char *type, json_t *payload, int64_t time_us,
@@ -278,8 +275,7 @@ close_log(struct core *c, struct run *r, const struct run_outcome *o, struct err
     return ST_OK;
 }
 
-/* ---- ends
- * ------------------------------------------------------------------------------------------ */
+/* ---- ends ---- */
 
 static char *document_text(const json_t *value)
 {

@@ -2,6 +2,7 @@
  * take. */
 #include "server/core_test_support.h"
 
+#include "base/log.h"
 #include "test.h"
 
 #include <string.h>
@@ -490,6 +491,67 @@ TEST(
     CHECK_EQ(json_get_i64(json_object_get(card, "slots"), "used", 0), 1);
     CHECK_EQ(json_get_i64(json_object_get(card, "slots"), "limit", 0), 1);
     json_decref(doc);
+    puppet_close(&f);
+    puppet_close(&own);
+    stage_close(&s);
+}
+
+TEST(idle_canvas_children_leave, "R1 B5: an idle child of a tab is in the ledger and is sent away when a queued run needs its card")
+{
+    struct stage s;
+    struct puppet f;
+    json_t *report, *reply, *doc;
+    stage_open(&s, 1);
+    puppet_open(&f, &s, "local", 1, 24);
+    CHECK(puppet_connect(&f));
+    CHECK_OK(core_card_mode(s.core, "local", "cuda:0", "shared", s.now, &s.e), &s.e);
+    report = J("{'heartbeat':true,'caches':[{'tab':'t1','idle':true,'devices':[{'device':'cuda:0',"
+               "'bytes':4294967296}]}]}");
+    json_put_str(report, "session", f.session);
+    json_object_set(report, "devices", json_object_get(f.hello, "devices"));
+    CHECK_OK(core_agent_report(s.core, &f.who, report, s.now, &reply, &s.e), &s.e);
+    json_decref(report);
+    json_decref(reply);
+    (void)core_tick(s.core, s.now);
+    CHECK_OK(core_worker(s.core, "local", s.now, &doc, &s.e), &s.e);
+    const json_t *memory =
+        json_object_get(json_array_get(json_object_get(doc, "devices"), 1), "memory");
+    CHECK(json_get_i64(memory, "running_bytes", 0) >= INT64_C(4) << 30);
+    json_decref(doc);
+    CHECK(submit(&s, "{'device':'cuda:0','target':{'memory_gib':21,'wait':true}}"));
+    json_t *order = puppet_order(&f, "evict");
+    CHECK(order);
+    CHECK_STR(json_get_str(json_object_get(order, "body"), "tab", ""), "t1");
+    CHECK_STR(json_get_str(json_object_get(order, "body"), "what", ""), "child");
+    json_decref(order);
+    puppet_close(&f);
+    stage_close(&s);
+}
+
+static char lowered[256];
+static void hear(enum log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    if (level == LOG_WARN && strstr(text, "lowered"))
+        (void)snprintf(lowered, sizeof lowered, "%s", text);
+}
+
+TEST(lowered_overrides_are_logged, "R8 R9: an override that another provider of the card lowers is logged at connection")
+{
+    struct stage s;
+    struct puppet f;
+    stage_open(&s, 1);
+    core_close(s.core);
+    s.config.limits = "box/cuda:0=3";
+    CHECK_OK(core_open(s.store, &s.config, &s.hooks, s.now, &s.core, &s.e), &s.e);
+    log_sink_set(hear, NULL);
+    struct puppet own;
+    puppet_open(&own, &s, "local", 1, 24);
+    puppet_open(&f, &s, "box", 1, 24);
+    json_put_str(json_array_get(json_object_get(f.hello, "devices"), 1), "uuid", "own-0");
+    CHECK(puppet_connect(&own) && puppet_connect(&f));
+    log_sink_set(NULL, NULL);
+    CHECK(strstr(lowered, "the limit 3 of box/cuda:0 is lowered to 1, that of local"));
     puppet_close(&f);
     puppet_close(&own);
     stage_close(&s);

@@ -36,8 +36,7 @@ static void release(struct prepared *p, size_t n)
     mem_free(p);
 }
 
-/* ---- reading, without the lock
- * ---------------------------------------------------------------------- */
+/* ---- reading, without the lock ---- */
 
 enum status core_submission_read(
     const json_t *body, const char *header, struct core_submission *out, struct err *e)
@@ -211,8 +210,7 @@ static enum status read_all(
     return st;
 }
 
-/* ---- devices, with the lock
- * ----------------------------------------------------------------------------- */
+/* ---- devices, with the lock ---- */
 
 static const struct card *find_device(const struct worker *w, const char *device)
 {
@@ -343,8 +341,7 @@ static void resolve_devices(struct core *c, struct prepared *p)
     }
 }
 
-/* ---- judging
- * ---------------------------------------------------------------------------------------------- */
+/* ---- judging ---- */
 
 static void fill_row(struct core *c, const struct actor *who, struct prepared *p)
 {
@@ -445,9 +442,7 @@ check_all(struct core *c, const struct actor *who, struct prepared *p, size_t n,
     return ST_OK;
 }
 
-/* ---- storing
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- storing ---- */
 
 static enum status stop_tab(struct core *c, const char *tab, struct err *e)
 {
@@ -524,8 +519,7 @@ static enum status store_all(
     return ST_OK;
 }
 
-/* ---- the functions of core.h
- * ----------------------------------------------------------------------------------- */
+/* ---- the functions of core.h ---- */
 
 enum status core_submit_all(
     struct core *c, const struct actor *who, const struct core_submission *s, size_t n,
@@ -615,9 +609,7 @@ enum status core_submit(
     return st;
 }
 
-/* ---- cancel, delete
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- cancel, delete ---- */
 
 static enum status cancel_live(struct core *c, struct run *r, json_t *reply, struct err *e)
 {

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the stage ----------------------------------------------------------------------------------
- */
+/* ---- the stage ---- */
 
 static void on_changed(void *ctx, const char *kind, const char *id)
 {
@@ -120,8 +119,7 @@ void stage_pass(struct stage *s, double seconds)
     } while (s->now.now_ns < until);
 }
 
-/* ---- runs
- * ------------------------------------------------------------------------------------------- */
+/* ---- runs ---- */
 
 json_t *small_graph(int units)
 {
@@ -192,8 +190,7 @@ const char *field(struct stage *s, const char *run, const char *path)
     return out;
 }
 
-/* ---- agents
- * --------------------------------------------------------------------------------------------- */
+/* ---- agents ---- */
 
 void puppet_open(struct puppet *f, struct stage *s, const char *name, int cards, double gib)
 {

@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* ---- what is shown
- * --------------------------------------------------------------------------------- */
+/* ---- what is shown ---- */
 
 static void put_text(json_t *object, const char *key, const char *text)
 {
@@ -263,8 +262,7 @@ core_worker(struct core *c, const char *name, struct instant now, json_t **doc, 
     return w ? ST_OK : ST_NOT_FOUND;
 }
 
-/* ---- what people do
- * ------------------------------------------------------------------------------------ */
+/* ---- what people do ---- */
 
 static enum status store_change(struct core *c, struct worker *w, struct err *e)
 {
@@ -329,8 +327,7 @@ enum status core_worker_enable(
     return st;
 }
 
-/* ---- cards (B1)
- * -------------------------------------------------------------------------------------------- */
+/* ---- cards (B1) ---- */
 
 static void remember_mode(struct core *c, int64_t worker, const char *key, enum card_mode mode)
 {
@@ -387,8 +384,7 @@ enum status core_card_mode(
     return st;
 }
 
-/* ---- add, remove
- * ------------------------------------------------------------------------------------------- */
+/* ---- add, remove ---- */
 
 enum status core_worker_add(
     struct core *c, const char *name, const char *pool, struct instant now, char worker_id[33],
@@ -519,8 +515,7 @@ enum status core_worker_remove(
     return st;
 }
 
-/* ---- the whole
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the whole ---- */
 
 json_t *core_status(struct core *c, struct instant now)
 {

@@ -86,7 +86,7 @@ void route_run_graph(struct server *s, const struct http_request *q, struct http
     answer(r, core_graph(s->core, q->param[0], &graph, &e), &graph, &e);
 }
 
-/* ---- events ---------------------------------------------------------------------------------- */
+/* ---- events ---- */
 
 static int64_t deadline(const struct http_request *q, int64_t seconds)
 {
@@ -176,8 +176,7 @@ void route_run_stream(struct server *s, const struct http_request *q, struct htt
         .topic = http_topic("run", f->run_id)};
 }
 
-/* ---- metrics, artifacts, log -------------------------------------------------------------------
- */
+/* ---- metrics, artifacts, log ---- */
 
 void route_run_metrics(struct server *s, const struct http_request *q, struct http_reply *r)
 {

@@ -86,60 +86,84 @@ void route_worker_card(struct server *s, const struct http_request *q, struct ht
         core_card_mode(s->core, q->param[0], q->param[1], mode, instant_now(), &e), &e);
 }
 
-/* ---- joining
- * -------------------------------------------------------------------------------------- */
+/* ---- joining ---- */
 
-static char *join_command(struct server *s, const char *token, const char *name, const char *pool)
-{
-    struct str out;
-    str_init(&out);
-    str_printf(&out, "snug agent start --server %s --token %s", server_url(s), token);
-    if (*name)
-        str_printf(&out, " --name %s", name);
-    if (*pool)
-        str_printf(&out, " --one-shot --pool %s", pool);
-    return str_take(&out);
-}
+/* A worker that is to be, as POST /api/workers asks for it. */
+struct joining {
+    struct auth_join join;
+    const char *devices;
+    bool one_shot;
+};
 
-static void
-put_command(struct server *s, json_t *out, const char *token, const char *name, const char *pool)
+static void put_command(struct server *s, json_t *out, const char *token, const struct joining *j)
 {
-    char *command = join_command(s, token, name, pool);
+    struct str text;
+    str_init(&text);
+    str_printf(&text, "snug agent start --server %s --token %s", server_url(s), token);
+    if (*j->join.name)
+        str_printf(&text, " --name %s", j->join.name);
+    if (*j->devices)
+        str_printf(&text, " --devices %s", j->devices);
+    if (j->one_shot)
+        str_add(&text, " --one-shot");
+    if (*j->join.pool)
+        str_printf(&text, " --pool %s", j->join.pool);
     json_put_str(out, "token", token);
-    json_put_str(out, "command", command);
-    mem_free(command);
+    json_put_str(out, "command", text.data);
+    str_release(&text);
 }
 
-static enum status read_join(const json_t *body, struct auth_join *j, struct err *e)
+static const char *const join_keys[] = {"name", "pool", "devices", "one_shot", "once", "expires_s"};
+
+static enum status check_join_keys(const json_t *body, struct err *e)
 {
     const char *key;
     json_t *value;
-    static const char *const texts[] = {"name", "pool"};
     json_object_foreach((json_t *)(uintptr_t)body, key, value)
     {
-        if (!str_eq(key, "name") && !str_eq(key, "pool") && !str_eq(key, "once") &&
-            !str_eq(key, "expires_s"))
+        bool known = false;
+        for (size_t i = 0; i < sizeof join_keys / sizeof *join_keys; i++)
+            known = known || str_eq(key, join_keys[i]);
+        if (!known)
             return err_set(e, ST_UNPROCESSABLE, "unknown key \"%.64s\"", key);
     }
-    for (int i = 0; i < 2; i++) {
-        value = json_object_get(body, texts[i]);
-        const char *text = json_string_value(value);
-        size_t n = text ? strlen(text) : 0;
-        if (value && !json_is_null(value) &&
-            (!text || n > 64 ||
-             strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") !=
-                 n))
-            return err_set(
-                e, ST_INVALID, "%s must have at most 64 of letters, digits, '.', '_', '-'",
-                texts[i]);
-    }
-    j->name = json_get_str(body, "name", "");
-    j->pool = json_get_str(body, "pool", "");
-    j->once = json_get_bool(body, "once", !*j->pool);
+    return ST_OK;
+}
+
+/* Texts go into a command line that people run: nothing but these. */
+static enum status
+check_join_text(const json_t *body, const char *key, const char *more, size_t max, struct err *e)
+{
+    const json_t *value = json_object_get(body, key);
+    const char *text = json_string_value(value);
+    char allowed[96];
+    if (!value || json_is_null(value))
+        return ST_OK;
+    (void)snprintf(
+        allowed, sizeof allowed,
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-%s", more);
+    if (text && strlen(text) <= max && strspn(text, allowed) == strlen(text) && *text != '-')
+        return ST_OK;
+    return err_set(
+        e, ST_INVALID, "%s must have at most %zu of letters, digits, '.', '_', '-'%s", key, max,
+        *more ? ", ':', ','" : "");
+}
+
+static enum status read_join(const json_t *body, struct joining *j, struct err *e)
+{
+    TRY(check_join_keys(body, e));
+    TRY(check_join_text(body, "name", "", 64, e));
+    TRY(check_join_text(body, "pool", "", 64, e));
+    TRY(check_join_text(body, "devices", ":,", 400, e));
+    j->join.name = json_get_str(body, "name", "");
+    j->join.pool = json_get_str(body, "pool", "");
+    j->devices = json_get_str(body, "devices", "");
+    j->one_shot = json_get_bool(body, "one_shot", *j->join.pool != 0);
+    j->join.once = json_get_bool(body, "once", !j->one_shot);
     double seconds = json_get_f64(body, "expires_s", JOIN_TOKEN_DAYS * 86400.0);
     if (!(seconds >= 1 && seconds <= 366 * 86400.0))
         return err_set(e, ST_INVALID, "expires_s must be between 1 and %d", 366 * 86400);
-    j->expires_us = clock_wall_us() + (int64_t)(seconds * 1e6);
+    j->join.expires_us = clock_wall_us() + (int64_t)(seconds * 1e6);
     return ST_OK;
 }
 
@@ -147,30 +171,30 @@ static enum status read_join(const json_t *body, struct auth_join *j, struct err
 void route_worker_add(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     struct err e = {0};
-    struct auth_join j = {0};
+    struct joining j = {0};
     char id[33], token[SECRET_BYTES];
     enum status st = read_join(q->json, &j, &e);
     if (st == ST_OK)
-        st = core_worker_name_free(s->core, j.name, &e);
+        st = core_worker_name_free(s->core, j.join.name, &e);
     if (st == ST_OK)
-        st = auth_join_mint(s->auth, &j, id, token, &e);
+        st = auth_join_mint(s->auth, &j.join, id, token, &e);
     if (st != ST_OK) {
         http_fail(r, &e);
         return;
     }
     json_t *out = json_object();
     json_put_str(out, "join_id", id);
-    json_put_str(out, "name", *j.name ? j.name : NULL);
-    json_put_str(out, "pool", *j.pool ? j.pool : NULL);
-    put_command(s, out, token, j.name, j.pool);
+    json_put_str(out, "name", *j.join.name ? j.join.name : NULL);
+    json_put_str(out, "pool", *j.join.pool ? j.join.pool : NULL);
+    put_command(s, out, token, &j);
     json_put_str(out, "same_machine_command", "snug agent start");
     bool reachable = core_reachable(s->core);
     json_put_bool(out, "reachable", reachable);
     if (!reachable)
         json_put_str(
             out, "note",
-            "this server listens on this machine alone: other machines reach it "
-            "through SSH, or after `snug start --host 0.0.0.0`");
+            "this server listens on this machine alone: other machines reach it through SSH, or "
+            "after `snug start --host 0.0.0.0`");
     secret_wipe(token, sizeof token);
     http_json(r, 201, out);
 }
@@ -193,7 +217,8 @@ void route_worker_reissue(struct server *s, const struct http_request *q, struct
     }
     json_t *out = json_object();
     json_put_str(out, "name", q->param[0]);
-    put_command(s, out, token, q->param[0], "");
+    put_command(
+        s, out, token, &(struct joining){.join = {.name = q->param[0], .pool = ""}, .devices = ""});
     secret_wipe(token, sizeof token);
     http_json(r, 200, out);
 }
