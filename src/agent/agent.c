@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "wire/machine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -197,7 +198,7 @@ static bool all_told(struct agent *a)
     (void)pthread_mutex_lock(&a->lock);
     bool done = true;
     for (size_t i = 0; i < a->runs.n; i++)
-        done = done && a->runs.data[i]->over;
+        done = done && (a->runs.data[i]->over || (a->refused && !a->runs.data[i]->alive));
     (void)pthread_mutex_unlock(&a->lock);
     return done;
 }
@@ -237,14 +238,30 @@ static void say_goodbye(struct agent *a)
     json_decref(body);
 }
 
+/* Whether standard input has come to its end: what started this agent is gone. */
+static bool leash_is_gone(const struct agent *a)
+{
+    char byte;
+    struct pollfd f = {.fd = 0, .events = POLLIN};
+    return a->o->leash && poll(&f, 1, 0) > 0 && read(0, &byte, 1) == 0;
+}
+
 static void wait_for_end(struct agent *a, int signals)
 {
     struct signalfd_siginfo info;
-    struct pollfd f = {.fd = signals, .events = POLLIN};
-    while (read(signals, &info, sizeof info) != (ssize_t)sizeof info)
-        (void)poll(&f, 1, 1000);
-    leave(a, signals);
-    say_goodbye(a);
+    struct pollfd f[] = {
+        {.fd = signals, .events = POLLIN}, {.fd = a->o->leash ? 0 : -1, .events = POLLIN}};
+    bool gone = false;
+    while (read(signals, &info, sizeof info) != (ssize_t)sizeof info && !gone) {
+        (void)poll(f, 2, 1000);
+        gone = leash_is_gone(a);
+    }
+    if (gone) {
+        log_info("the connection that held this agent is gone; its runs go on");
+    } else {
+        leave(a, signals);
+        say_goodbye(a);
+    }
     a->quit = true;
     agent_kick(a);
 }
@@ -319,6 +336,53 @@ enum status agent_stop(const char *name, int wait_ms, struct err *e)
     return process_wait(&p, wait_ms, &ignored)
                ? ST_OK
                : err_set(e, ST_BUSY, "agent %s still stops its runs", name);
+}
+
+/* The folders of runs that this worker accepted. */
+static enum status forget_runs(const char *name, struct err *e)
+{
+    char dir[1000];
+    struct dirent *entry;
+    enum status st = ST_OK;
+    (void)snprintf(dir, sizeof dir, "%s/runs", snug_home());
+    DIR *d = opendir(dir);
+    while (d && st == ST_OK && (entry = readdir(d))) {
+        static const char *const files[] = {"done.json", "start.json"};
+        char run[1300], path[1400];
+        bool ours = false;
+        (void)snprintf(run, sizeof run, "%s/%s", dir, entry->d_name);
+        for (int i = 0; i < 2 && run_id_is_valid(entry->d_name) && !ours; i++) {
+            json_t *doc;
+            struct err ignored;
+            if (json_read_file(
+                    run_folder_path(run, files[i], path, sizeof path), 256 << 20, &doc, &ignored) !=
+                ST_OK)
+                continue;
+            ours = str_eq(json_get_str(doc, "worker", ""), name);
+            json_decref(doc);
+        }
+        if (ours && run_folder_locked(run))
+            st = err_set(e, ST_BUSY, "run %.8s still lives", entry->d_name);
+        else if (ours)
+            st = run_folder_remove(run, e);
+    }
+    if (d)
+        (void)closedir(d);
+    return st;
+}
+
+enum status agent_forget(const char *name, struct err *e)
+{
+    static const char *const suffixes[] = {"json", "lease", "state", "log", "log.1", "lock"};
+    char path[1100];
+    if (!agent_name_valid(name))
+        return err_set(e, ST_INVALID, "\"%.80s\" cannot name a worker", name);
+    if (agent_process(name).pid)
+        return err_set(e, ST_CONFLICT, "agent %s runs: stop it first", name);
+    TRY(forget_runs(name, e));
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        (void)unlink(agent_path(name, suffixes[i], path, sizeof path));
+    return ST_OK;
 }
 
 enum status agent_run(const struct agent_options *o, struct err *e)

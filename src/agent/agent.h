@@ -33,6 +33,7 @@ struct agent_options {
     const char *pool;    /* of a one-shot worker */
     bool one_shot;       /* takes one run and leaves */
     bool builtin;        /* the server's own */
+    bool leash;          /* leaves when its standard input ends; its runs go on */
     double heartbeat_s;  /* 0: as the server says */
     supervisor_graph *graph;
     const char *version, *commit;
@@ -61,5 +62,8 @@ enum status agent_status(const char *name, struct agent_state *out, struct err *
 /* SIGTERM to the agent of that name, then waits. ST_NOT_FOUND: none runs. ST_BUSY: it still runs.
  */
 enum status agent_stop(const char *name, int wait_ms, struct err *e) NODISCARD;
+/* Deletes what an agent that does not run kept: its files, and the folders of its runs.
+ * ST_CONFLICT: it runs; ST_BUSY: a run of it lives. Nothing there is ST_OK. */
+enum status agent_forget(const char *name, struct err *e) NODISCARD;
 
 #endif

@@ -90,6 +90,7 @@ static enum status start_read(const struct args *a, struct start *s, struct err 
         .pool = copied(s->pool, sizeof s->pool, &v[OPTION_POOL]),
         .one_shot = once,
         .builtin = builtin,
+        .leash = v[OPTION_LEASH].given,
         .heartbeat_s = heartbeat_s,
         .graph = child_graph,
         .version = SNUG_VERSION,
@@ -287,6 +288,19 @@ static int agent_end(const struct args *a)
     return answer_end(a->json, st, &e, d);
 }
 
+static int agent_removed(const struct args *a)
+{
+    char name[65], text[128];
+    struct err e = {0};
+    agent_name_default(
+        a->option[OPTION_NAME].given ? a->option[OPTION_NAME].text : NULL, false, name);
+    enum status st = agent_forget(name, &e);
+    (void)snprintf(text, sizeof text, "what worker %s kept here is deleted\n", name);
+    if (st == ST_OK && !a->json)
+        return answer_text(text);
+    return answer_end(a->json, st, &e, NULL);
+}
+
 static enum status add_state(const char *name, json_t *list, struct str *out, struct err *e)
 {
     struct agent_state state;
@@ -366,7 +380,9 @@ int cmd_agent(const struct args *a)
         return agent_end(a);
     if (strcmp(what, "status") == 0)
         return agent_states(a);
+    if (strcmp(what, "forget") == 0)
+        return agent_removed(a);
     return answer_end(
-        a->json, err_set(&e, ST_USAGE, "agent: start, stop or status, not \"%.40s\"", what), &e,
-        NULL);
+        a->json, err_set(&e, ST_USAGE, "agent: start, stop, status or forget, not \"%.40s\"", what),
+        &e, NULL);
 }

@@ -267,6 +267,13 @@ enum status core_worker_add(
 enum status core_worker_name_free(struct core *c, const char *name, struct err *e) NODISCARD;
 /* Whether other machines can reach this server directly. */
 bool core_reachable(const struct core *c);
+/* A worker that the server reaches through ssh (ssh.h). `devices`: "cuda:0,cuda:1", "" all. Both as
+ * ssh_host_is_valid and ssh_devices_are_valid want them. */
+enum status core_ssh_add(
+    struct core *c, const char *name, const char *host, const char *devices, struct instant now,
+    struct err *e) NODISCARD;
+/* [{"name", "worker_id", "host", "devices", "disabled"}]; a new reference. */
+json_t *core_ssh_workers(struct core *c);
 /* Disconnects, fails what waits for it alone, interrupts its runs; then it is unknown. With runs of
  * its own it needs `confirm`. The caller revokes its credential. */
 enum status core_worker_remove(

@@ -87,7 +87,8 @@ struct order_item {
 };
 struct worker {
     int64_t row;
-    char worker_id[ID_BYTES], name[NAME_BYTES], kind[16], pool[NAME_BYTES], ssh_host[NAME_BYTES];
+    char worker_id[ID_BYTES], name[NAME_BYTES], kind[16], pool[NAME_BYTES];
+    char ssh_host[256]; /* kind ssh: alias, a blank, devices */
     bool server, same_host, one_shot, spent, can_cap, allow_commands;
     bool draining, disabled, seen, connected;
     bool limits_unsaid; /* it has just connected: limits that another lowers are logged */

@@ -5,6 +5,7 @@
 #include "server/core.h"
 #include "server/routes.h"
 #include "server/server.h"
+#include "server/ssh.h"
 
 #include <string.h>
 
@@ -167,12 +168,49 @@ static enum status read_join(const json_t *body, struct joining *j, struct err *
     return ST_OK;
 }
 
+/* A worker that this server reaches through ssh: {"ssh": HOST, "name"?: the host's, "devices"?}. */
+static void add_ssh(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    struct err e = {0};
+    const char *host = json_get_str(q->json, "ssh", ""), *key;
+    const char *name = json_get_str(q->json, "name", host);
+    const char *devices = json_get_str(q->json, "devices", "");
+    enum status st = ST_OK;
+    json_t *value, *out;
+    json_object_foreach(q->json, key, value)
+    {
+        if (st == ST_OK && !str_eq(key, "ssh") && !str_eq(key, "name") && !str_eq(key, "devices"))
+            st = err_set(&e, ST_UNPROCESSABLE, "\"%.64s\" does not go with ssh", key);
+    }
+    if (st == ST_OK && !ssh_host_is_valid(host))
+        st = err_set(
+            &e, ST_INVALID, "ssh: a host as in `ssh HOST`, of letters, digits and . _ - @ : [ ]");
+    if (st == ST_OK && !ssh_devices_are_valid(devices))
+        st = err_set(&e, ST_INVALID, "devices: as in \"cuda:0,cuda:1\"");
+    if (st == ST_OK)
+        st = core_ssh_add(s->core, name, host, devices, instant_now(), &e);
+    if (st != ST_OK) {
+        http_fail(r, &e);
+        return;
+    }
+    out = json_object();
+    json_put_str(out, "name", name);
+    json_put_str(out, "ssh", host);
+    json_put_str(
+        out, "note", "the server opens the connection now; snug must be there in this version");
+    http_json(r, 201, out);
+}
+
 /* Makes a join command for another machine; the same-machine command needs no token. */
 void route_worker_add(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     struct err e = {0};
     struct joining j = {0};
     char id[33], token[SECRET_BYTES];
+    if (json_object_get(q->json, "ssh")) {
+        add_ssh(s, q, r);
+        return;
+    }
     enum status st = read_join(q->json, &j, &e);
     if (st == ST_OK)
         st = core_worker_name_free(s->core, j.join.name, &e);

@@ -19,6 +19,7 @@
 #include "server/feed.h"
 #include "server/routes.h"
 #include "server/server_int.h"
+#include "server/ssh.h"
 #include "server/store.h"
 #include "server/study.h"
 #include "server/webhook.h"
@@ -399,6 +400,7 @@ enum status server_run(struct server *s, const volatile sig_atomic_t *stop, stru
     (void)e;
     while (!*stop) {
         builtin_watch(s);
+        ssh_watch(s);
         (void)nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
     }
     return ST_OK;
@@ -438,6 +440,7 @@ void server_close(struct server *s)
         (void)unlink(x->card);
     }
     builtin_stop(s);
+    ssh_close(s);
     timer_stop(x);
     http_stop(s->http);
     ws_close(s->ws);
