@@ -227,8 +227,13 @@ static void request(struct fake *f, struct fake_link *l, const char *path, const
     } else if (strncmp(path, "/api/agent/orders", 17) == 0) {
         orders_request(f, l, path);
     } else {
-        f->left += strncmp(path, "/api/agent/leave", 16) == 0;
         reply(l, 200, json_object());
+        if (strncmp(path, "/api/agent/leave", 16) != 0)
+            return;
+        f->left++;
+        for (int i = 0; i < FAKE_LINKS; i++) /* its long poll ends */
+            if (f->links[i].parked)
+                drop(&f->links[i]);
     }
     json_decref(doc);
 }

@@ -416,6 +416,20 @@ TEST(
     (void)close(open_one);
 }
 
+TEST(
+    secrets_leave_the_environment,
+    "H2: variables that may hold a secret are taken out of a process, their bytes too")
+{
+    char value[] = "SNUG_TEST_TOKEN=very secret";
+    CHECK_EQ(putenv(value), 0);
+    CHECK_EQ(setenv("SNUG_TEST_PLAIN", "stays", 1), 0);
+    supervisor_scrub_environment();
+    CHECK(!getenv("SNUG_TEST_TOKEN"));
+    CHECK_STR(getenv("SNUG_TEST_PLAIN"), "stays");
+    for (size_t i = strlen("SNUG_TEST_TOKEN="); i < sizeof value; i++)
+        CHECK_EQ(value[i], 0);
+}
+
 TEST(flood, "promise-P13: a flood of output is cut: the log keeps both ends, events a share")
 {
     const char *dir;

@@ -46,7 +46,9 @@ void supervisor_scrub_environment(void)
             v++;
             continue;
         }
-        memset(*v + n, 0, strlen(*v + n)); /* /proc/PID/environ shows these bytes */
+        if (n >= sizeof name)
+            n = sizeof name - 1;
+        memset(*v + n + 1, 0, strlen(*v + n + 1)); /* /proc/PID/environ shows these bytes */
         memcpy(name, *v, n);
         name[n] = 0;
         (void)unsetenv(name);
