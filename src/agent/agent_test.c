@@ -123,8 +123,8 @@ static int64_t lines_of(const char *id, const char *file)
 
 static bool lives(const char *id)
 {
-    char variable[64];
-    (void)snprintf(variable, sizeof variable, "SNUG_RUN_ID=%s", id);
+    char variable[1300];
+    (void)snprintf(variable, sizeof variable, "SNUG_RUN_DIR=%s", dir_of(id));
     struct process_tree t = {.variable = variable};
     return process_tree_list(&t, NULL, 0) > 0;
 }

@@ -182,9 +182,9 @@ struct process run_folder_supervisor(const char *dir)
     return process_alive(&p) ? p : (struct process){0};
 }
 
-struct process_tree run_folder_tree(const char *dir, const char *run_id, char variable[64])
+struct process_tree run_folder_tree(const char *dir, char variable[RUN_FOLDER_MARK])
 {
-    (void)snprintf(variable, 64, "SNUG_RUN_ID=%s", run_id);
+    (void)snprintf(variable, RUN_FOLDER_MARK, "SNUG_RUN_DIR=%s", dir);
     return (struct process_tree){.session = pid_read(dir), .variable = variable};
 }
 
@@ -249,10 +249,10 @@ run_folder_end(enum cause why, const char *text, const char *hint, int exit_code
 enum status
 run_folder_bury(const struct run_folder *f, enum cause why, const char *text, struct err *e)
 {
-    char path[1200], variable[64];
+    char path[1200], variable[RUN_FOLDER_MARK];
     struct shared lock;
     struct journal j;
-    struct process_tree tree = run_folder_tree(f->dir, f->o.run_id, variable);
+    struct process_tree tree = run_folder_tree(f->dir, variable);
     TRY(shared_open(&lock, run_folder_path(f->dir, "lock", path, sizeof path), true, e));
     enum status st = ST_OK;
     if (!shared_try(&lock, 0))

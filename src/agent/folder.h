@@ -15,6 +15,8 @@
 #include "wire/journal.h"
 #include "wire/wire.h"
 
+enum { RUN_FOLDER_MARK = 1100 };
+
 struct run_folder {
     char dir[1024];
     json_t *doc;          /* start.json; NULL: not read */
@@ -48,7 +50,7 @@ bool run_folder_locked(const char *dir);
 struct process run_folder_supervisor(const char *dir);
 /* Everything that belongs to the run by session or by environment. `variable` is room for the mark.
  */
-struct process_tree run_folder_tree(const char *dir, const char *run_id, char variable[64]);
+struct process_tree run_folder_tree(const char *dir, char variable[RUN_FOLDER_MARK]);
 /* Why it is asked to stop: DIR/stop, before the signal. The first one stays. */
 enum status run_folder_stop_write(const char *dir, enum cause why, struct err *e) NODISCARD;
 /* False: nobody asked. */
