@@ -1,6 +1,7 @@
 /* child_test.c - runs as a supervisor starts them: a folder in, events and a result out. */
 #include "child/child.h"
 
+#include "backends/backend.h"
 #include "base/env.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -95,12 +96,19 @@ static void put_order(const char *dir, json_t *o)
     json_decref(o);
 }
 
+/* One thread: beside others that wait for each other by spinning, several would take minutes. */
+_Noreturn static void work(const struct child_options *o)
+{
+    cpu_threads_set(1);
+    _exit(child_work(o));
+}
+
 static int execute(const char *dir)
 {
     int status = 0;
     pid_t child = fork();
     if (child == 0)
-        _exit(child_work(&(struct child_options){.dir = dir, .control_fd = -1}));
+        work(&(struct child_options){.dir = dir, .control_fd = -1});
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
     return WEXITSTATUS(status);
 }
@@ -367,7 +375,7 @@ TEST_WITHIN(
     put_order(dir, order(example(1000000), json_object(), "[\"cpu\"]"));
     pid_t child = fork();
     if (child == 0)
-        _exit(child_work(&(struct child_options){.dir = dir, .control_fd = -1}));
+        work(&(struct child_options){.dir = dir, .control_fd = -1});
     (void)path_join(dir, "events.jsonl", path, sizeof path);
     while (!file_exists(path))
         clock_sleep_ms(20);
@@ -501,8 +509,7 @@ static pid_t warm_start(const char *dir, struct peer *p, int idle_s)
     pid_t child = fork();
     if (child == 0) {
         (void)close(pair[0]);
-        _exit(child_work(
-            &(struct child_options){.dir = dir, .control_fd = pair[1], .idle_s = idle_s}));
+        work(&(struct child_options){.dir = dir, .control_fd = pair[1], .idle_s = idle_s});
     }
     (void)close(pair[1]);
     *p = (struct peer){.fd = pair[0]};

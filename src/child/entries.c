@@ -79,7 +79,7 @@ static const char *value_of(const struct run_output *o, json_t **value)
     return "object";
 }
 
-static json_t *summary_of(const struct run_output *o)
+json_t *entry_summary(const struct run_output *o)
 {
     struct record_tensor t;
     json_t *value, *s;
@@ -96,28 +96,31 @@ json_t *entries_summaries(const struct run *r, const struct graph_node *n)
     struct run_output o;
     json_t *all = json_object();
     for (size_t i = 0; run_output_at(r, n, i, &o); i++)
-        json_put(all, o.port, summary_of(&o));
+        json_put(all, o.port, entry_summary(&o));
     return all;
 }
 
 /* ---- records ---- */
 
 enum status entries_record(
-    struct outputs *out, const struct run *r, const struct graph_node *n, const char *id,
+    struct outputs *to, const struct run_output *o, const char *node, const char *port,
     struct err *e)
 {
-    struct run_output o;
     struct record_tensor t;
-    for (size_t i = 0; run_output_at(r, n, i, &o); i++) {
-        json_t *value;
-        if (o.kind == RUN_OUTPUT_TENSOR && !o.list && tensor_of(&o, &t)) {
-            TRY(outputs_put_tensor(out, id, o.port, &t, e));
-            continue;
-        }
-        const char *kind = value_of(&o, &value);
-        TRY(outputs_put_value(out, id, o.port, kind, value, e));
-    }
-    return ST_OK;
+    json_t *value;
+    if (o->kind == RUN_OUTPUT_TENSOR && !o->list && tensor_of(o, &t))
+        return outputs_put_tensor(to, node, port, &t, e);
+    const char *kind = value_of(o, &value);
+    return outputs_put_value(to, node, port, kind, value, e);
+}
+
+bool entries_find(
+    const struct run *r, const struct graph_node *n, const char *port, struct run_output *out)
+{
+    for (size_t i = 0; run_output_at(r, n, i, out); i++)
+        if (strcmp(out->port, port) == 0)
+            return true;
+    return false;
 }
 
 /* ---- entries ---- */
@@ -149,8 +152,12 @@ static char *base64(const unsigned char *data, size_t n)
 json_t *entry_image(const char *path, const char *port, int64_t bytes_max)
 {
     struct err ignored;
-    char *data;
-    size_t n;
+    char *data, pixels[1400];
+    size_t n = strlen(path);
+    if (str_ends(path, ".svg") && n < sizeof pixels) {
+        (void)snprintf(pixels, sizeof pixels, "%.*s.png", (int)(n - 4), path);
+        path = file_exists(pixels) ? pixels : path;
+    }
     if (file_read(path, (size_t)bytes_max, &data, &n, &ignored) != ST_OK)
         return NULL;
     char *text = base64((unsigned char *)data, n);

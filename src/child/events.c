@@ -25,6 +25,7 @@ struct box {
 };
 
 struct events {
+    const struct graph *graph; /* NULL: it could not be read */
     struct journal journal;
     struct err failed; /* the first */
     json_t *points;    /* waiting */
@@ -105,6 +106,7 @@ enum status events_open(
     char tb[1200];
     struct events *v = mem_alloc(sizeof *v);
     (void)snprintf(v->dir, sizeof v->dir, "%s", dir);
+    v->graph = g;
     v->journal.fd = -1;
     v->points = json_array();
     v->texts = json_object();
@@ -301,17 +303,28 @@ static void add_images(const struct run *r, const struct graph_node *n, json_t *
             (void)json_array_append_new(outputs, entry);
 }
 
+/* What a preset or subgraph puts out, by its own names. */
+static json_t *summaries_of_box(const struct events *v, const struct run *r, const char *id)
+{
+    struct graph_exposed x;
+    struct run_output o;
+    json_t *all = json_object();
+    for (size_t i = 0; graph_exposed_at(v->graph, i, &x); i++)
+        if (strcmp(x.container, id) == 0 && x.node != GRAPH_NO_NODE &&
+            entries_find(r, graph_node_at(v->graph, x.node), x.port, &o))
+            json_put(all, x.name, entry_summary(&o));
+    return all;
+}
+
 static json_t *entries_of(struct events *v, const struct run *r, const struct graph_node *n)
 {
     json_t *outputs = json_array(), *entry = json_object();
     take_texts(v, id_of(n), outputs);
-    if (n->container) { /* the whole has ports of its own, which nobody asks for here */
-        json_decref(entry);
-        return outputs;
-    }
     add_images(r, n, outputs);
     json_put_str(entry, "output_kind", "tensor_summary");
-    json_put(entry, "tensor_summary", entries_summaries(r, n));
+    json_put(
+        entry, "tensor_summary",
+        n->container ? summaries_of_box(v, r, n->container) : entries_summaries(r, n));
     (void)json_array_append_new(outputs, entry);
     return outputs;
 }
@@ -333,6 +346,33 @@ static void put_status(
     events_put(v, EVENT_NODE_STATUS, payload);
 }
 
+/* The name of an output for whoever looks at the graph: of a preset's its own. */
+static void record_name(
+    const struct events *v, const struct graph_node *n, const char **node, const char **port)
+{
+    struct graph_exposed x;
+    for (size_t i = 0; n->container && graph_exposed_at(v->graph, i, &x); i++) {
+        if (x.node == GRAPH_NO_NODE || graph_node_at(v->graph, x.node) != n ||
+            strcmp(x.port, *port) != 0)
+            continue;
+        *node = x.container;
+        *port = x.name;
+        return;
+    }
+}
+
+static enum status
+record_all(struct events *v, const struct run *r, const struct graph_node *n, struct err *e)
+{
+    struct run_output o;
+    for (size_t i = 0; run_output_at(r, n, i, &o); i++) {
+        const char *node = n->id, *port = o.port;
+        record_name(v, n, &node, &port);
+        TRY(entries_record(v->records, &o, node, port, e));
+    }
+    return ST_OK;
+}
+
 /* Recording is a convenience: where it cannot go on, the run does. */
 static void record(struct events *v, const struct run *r, const struct graph_node *n)
 {
@@ -340,7 +380,7 @@ static void record(struct events *v, const struct run *r, const struct graph_nod
     char text[1000];
     if (!v->records)
         return;
-    enum status st = entries_record(v->records, r, n, n->id, &e);
+    enum status st = record_all(v, r, n, &e);
     bool full = v->record_bytes_max > 0 && outputs_bytes(v->records) > v->record_bytes_max;
     if (st == ST_OK && !full)
         return;

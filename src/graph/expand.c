@@ -267,6 +267,24 @@ static void inline_node(
     vec_push(&x->next_items, item);
 }
 
+/* The outputs of an instance that stands in the document; those of inner ones are what these lead
+ * to in the end. */
+static void note_outputs(struct expansion *x, const struct item *box, const json_t *definition)
+{
+    const json_t *ports = json_object_get(interface_of(x, definition), x->words->outputs);
+    for (size_t i = 0; !box->node.container && i < json_array_size(ports); i++) {
+        const json_t *p = json_array_get(ports, i);
+        struct graph_exposure e = {
+            .container = box->node.id,
+            .name = json_get_str(p, x->words->port, ""),
+            .inner_port = json_get_str(p, x->words->inner_port, "")};
+        e.inner_id = arena_printf(
+            &x->g->arena, "%s%s%s", box->node.id, x->words->separator,
+            json_get_str(p, x->words->inner_node, ""));
+        vec_push(&x->g->exposures, e);
+    }
+}
+
 static void inline_box(struct expansion *x, const struct item *box, const json_t *definition)
 {
     const json_t *nodes = json_object_get(definition, "nodes");
@@ -367,6 +385,20 @@ static void carry_edge(
     vec_push(&x->next_edges, edge);
 }
 
+/* Outputs that a box inside puts out go on to that box's own inside. */
+static void follow_outputs(struct expansion *x, const json_t *index, const json_t *const *boxes)
+{
+    for (size_t i = 0; i < x->g->exposures.n; i++) {
+        struct graph_exposure *e = &x->g->exposures.data[i];
+        int64_t box = json_get_i64(index, e->inner_id, -1);
+        if (box >= 0 && boxes[box])
+            redirect(
+                x, &x->items.data[box],
+                json_object_get(interface_of(x, boxes[box]), x->words->outputs), &e->inner_id,
+                &e->inner_port);
+    }
+}
+
 /* Replaces every instance once; false when there was none. */
 static bool expand_round(struct expansion *x, int round)
 {
@@ -389,8 +421,10 @@ static bool expand_round(struct expansion *x, int round)
     }
     if (n_boxes && !x->stopped) {
         json_t *index = index_items(x->items.data, n);
+        follow_outputs(x, index, boxes);
         for (size_t i = 0; i < n; i++) {
             if (boxes[i]) {
+                note_outputs(x, &x->items.data[i], boxes[i]);
                 inline_box(x, &x->items.data[i], boxes[i]);
                 json_decref(x->items.data[i].node.params);
             } else {

@@ -89,6 +89,7 @@ void graph_free(struct graph *g)
     vec_release(&g->nodes);
     vec_release(&g->edges);
     vec_release(&g->live);
+    vec_release(&g->exposures);
     vec_release(&g->lost);
     vec_release(&g->issues);
     vec_release(&g->order);

@@ -112,6 +112,13 @@ bool graph_input(
     const struct graph *g, size_t node, const char *port, size_t *source, const char **source_port);
 /* Edge i into a node, triggers among them, after bypassed nodes; NULL past the end. */
 const struct graph_edge *graph_edge_into(const struct graph *g, size_t node, size_t i);
+/* Output i of the presets and subgraphs that the document has: `container` is the instance, `node`
+ * the one inside that puts it out. False past the end. */
+struct graph_exposed {
+    const char *container, *name, *port;
+    size_t node;
+};
+bool graph_exposed_at(const struct graph *g, size_t i, struct graph_exposed *out);
 /* How many edges leave an output. */
 size_t graph_output_uses(const struct graph *g, size_t node, const char *port);
 

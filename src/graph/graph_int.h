@@ -18,6 +18,11 @@ struct graph_lost {
     const char *port, *bypassed_id;
 };
 
+/* An output of a preset or subgraph of the document: which inner node's it is. */
+struct graph_exposure {
+    const char *container, *name, *inner_id, *inner_port;
+};
+
 struct graph {
     struct arena arena;
     json_t *document;
@@ -27,6 +32,7 @@ struct graph {
     VEC(struct graph_edge) edges; /* after expansion */
     VEC(struct graph_edge) live;  /* after bypass; grouped by target, in file order within */
     VEC(struct graph_lost) lost;
+    VEC(struct graph_exposure) exposures;
     size_t *first_in; /* live edges of target n: first_in[n] .. first_in[n + 1] - 1 */
     json_t *index;    /* id to node number */
     VEC(struct graph_issue) issues;

@@ -114,6 +114,13 @@ TEST(own_presets_nest, "N1: the graph's own presets, one within another")
     CHECK_STR(graph_param_str(node(g, "a__b__c"), "fill"), "ones");
     CHECK_STR(node(g, "a__b__c")->container, "a");
     CHECK(node(g, "a__b__c")->executable);
+    struct graph_exposed x;
+    CHECK(graph_exposed_at(g, 0, &x) && !graph_exposed_at(g, 1, &x));
+    CHECK(graph_exposed_at(g, 0, &x));
+    CHECK_STR(x.container, "a");
+    CHECK_STR(x.name, "o");
+    CHECK_EQ(x.node, graph_node_find(g, "a__b__c"));
+    CHECK_STR(x.port, "tensor");
     graph_free(g);
 }
 

@@ -353,6 +353,16 @@ const struct graph_edge *graph_edge_into(const struct graph *g, size_t node, siz
     return i < to - from ? &g->live.data[from + i] : NULL;
 }
 
+bool graph_exposed_at(const struct graph *g, size_t i, struct graph_exposed *out)
+{
+    if (i >= g->exposures.n)
+        return false;
+    const struct graph_exposure *x = &g->exposures.data[i];
+    *out = (struct graph_exposed){
+        x->container, x->name, x->inner_port, graph_node_find(g, x->inner_id)};
+    return true;
+}
+
 size_t graph_output_uses(const struct graph *g, size_t node, const char *port)
 {
     size_t uses = 0;

@@ -59,7 +59,11 @@ static enum status execute(enum run_error_mode mode, int retries_max, struct see
     struct run *r;
     struct run_sink sink = {.node = on_node, .event = on_event, .ctx = v};
     struct run_options o = {
-        .error_mode = mode, .retries_max = retries_max, .quick = true, .graph_dir = test_dir()};
+        .error_mode = mode,
+        .retries_max = retries_max,
+        .quick = true,
+        .graph_dir = test_dir(),
+        .threads = 1};
     *v = (struct seen){.retries = 0};
     CHECK(setenv("SNUG_HOME", test_dir(), 1) == 0);
     CHECK_OK(graph_parse(document, strlen(document), "modes.json", &g, e), e);

@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "base/str.h"
 #include "data/image.h"
+#include "runner/raster.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -294,18 +295,40 @@ static void draw_histogram(struct str *s, const struct numbers *x)
     }
 }
 
-static enum status
-write_svg(int kind, const char *title, const struct numbers *x, const char *path, struct err *e)
+/* The same picture beside it, for pages that show no SVG. */
+static enum status write_pixels(const char *svg, const char *path, struct err *e)
+{
+    char png[1400];
+    uint8_t *rgb = mem_try_alloc((size_t)WIDTH * HEIGHT * 3);
+    if (!rgb)
+        return err_set(e, ST_OOM, "no host memory for a picture");
+    (void)snprintf(png, sizeof png, "%.*s.png", (int)(strlen(path) - strlen(".svg")), path);
+    raster_svg(svg, WIDTH, HEIGHT, rgb);
+    enum status st = png_write(png, WIDTH, HEIGHT, rgb, e);
+    mem_free(rgb);
+    return st;
+}
+
+static void draw_svg(struct str *s, int kind, const char *title, const struct numbers *x)
+{
+    svg_begin(s, title);
+    if (kind == PLOT_HISTOGRAM)
+        draw_histogram(s, x);
+    else
+        draw_line(s, x);
+    str_add(s, "</svg>\n");
+}
+
+static enum status write_svg(
+    struct run *r, int kind, const char *title, const struct numbers *x, const char *path,
+    struct err *e)
 {
     struct str s;
     str_init(&s);
-    svg_begin(&s, title);
-    if (kind == PLOT_HISTOGRAM)
-        draw_histogram(&s, x);
-    else
-        draw_line(&s, x);
-    str_add(&s, "</svg>\n");
+    draw_svg(&s, kind, title, x);
     enum status st = file_write(path, s.data, s.n, e);
+    if (st == ST_OK && r->sink.node)
+        st = write_pixels(s.data, path, e);
     str_release(&s);
     return st;
 }
@@ -454,7 +477,7 @@ enum status node_visualize(struct run *r, size_t node, struct err *e)
         enum status st = read_numbers(&in, &x, e);
         if (st == ST_OK)
             st = png ? write_png(kind == PLOT_HEATMAP, &x, path, e)
-                     : write_svg(kind, title[0] ? title : n->id, &x, path, e);
+                     : write_svg(r, kind, title[0] ? title : n->id, &x, path, e);
         vec_release(&x.v);
         TRY(st);
         run_saved(r, n, path);
