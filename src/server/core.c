@@ -522,9 +522,11 @@ void core_stop(struct core *c, struct instant now)
     c->stopped = true;
     enum status st = tx_begin(c, &e);
     if (st == ST_OK) {
-        for (size_t i = 0; st == ST_OK && i < c->waiting.n; i++)
-            if (c->waiting.data[i].run)
+        for (size_t i = 0; st == ST_OK && i < c->waiting.n; i++) {
+            const struct run *r = c->waiting.data[i].run;
+            if (r && !r->sweep && !r->study) /* those survive a restart as a whole (SW2) */
                 st = run_stop(c, c->waiting.data[i].run, false, &e);
+        }
         for (size_t i = 0; st == ST_OK && i < c->canvas.n; i++)
             st = run_stop(c, c->canvas.data[i], false, &e);
         for (size_t i = 0; st == ST_OK && i < c->live.n; i++)

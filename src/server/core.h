@@ -102,7 +102,8 @@ void core_close(struct core *c); /* NULL is fine; writes nothing */
 /* Leases, graces, time limits, one placement pass if anything changed. Returns when to come again
  * (clock_ns), at most a second later than `now`. */
 int64_t core_tick(struct core *c, struct instant now);
-/* The server stops for good: waiting runs end interrupted, the others are asked to stop. */
+/* The server stops for good: waiting runs end interrupted, but for those of sweeps and studies,
+ * which go on with the next server; the others are asked to stop. */
 void core_stop(struct core *c, struct instant now);
 /* Runs that have been started or ordered and are not gone. */
 int core_live_count(struct core *c);

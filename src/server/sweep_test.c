@@ -316,7 +316,8 @@ TEST(
     char want[512];
     (void)snprintf(
         want, sizeof want,
-        "\xef\xbb\xbfrank,variant_index,domain_index,run_id,status,objective,\"'=d.name\",l.shuffle\n"
+        "\xef\xbb\xbfrank,variant_index,domain_index,run_id,status,objective,\"'=d.name\",l."
+        "shuffle\n"
         "1,1,1,%s,succeeded,-0.1,MNIST,false\n",
         run_at(reply, 1));
     out.data[strlen(want) < out.n ? strlen(want) : out.n] = '\0';
@@ -407,6 +408,29 @@ TEST(variants_are_unique, "case-S1: a second run of a variant is refused by the 
     CHECK_EQ(store_run_add(s.store, &twice, &id, &s.e), ST_CONFLICT);
     CHECK_EQ(store_sweep_variant_add(s.store, 1, 1, 1, "x", &s.e), ST_CONFLICT);
     CHECK_EQ(store_end(s.store, ST_FAILED, &s.e), ST_FAILED);
+    json_decref(reply);
+    close_all();
+}
+
+TEST(
+    sweeps_survive_a_stop,
+    "SW2: a server that stops in good order leaves what waits of a sweep to the next one")
+{
+    json_t *reply, *doc;
+    open_all(1);
+    CHECK_OK(create(body_of("'options':{'device':'cuda:0'},", "[8,16,32]"), &reply), &s.e);
+    const char *alone = submit(&s, "{'device':'cuda:0'}");
+    play(run_at(reply, 0), 0.5, "succeeded");
+    core_stop(s.core, s.now);
+    stage_restart(&s);
+    CHECK_STR(field(&s, alone, "status"), "interrupted");
+    CHECK(puppet_connect(&f));
+    (void)core_tick(s.core, s.now);
+    doc = read_sweep(json_get_str(reply, "sweep_id", ""));
+    CHECK_STR(json_get_str(doc, "state", ""), "running");
+    CHECK_EQ(json_get_i64(json_object_get(doc, "counts"), "succeeded", -1), 1);
+    CHECK_STR(field(&s, run_at(reply, 2), "status"), "queued");
+    json_decref(doc);
     json_decref(reply);
     close_all();
 }
