@@ -475,7 +475,8 @@ static enum status connect_worker(
         if (st == ST_OK)
             st = adopt(c, w, listed, e);
         struct run **before = mem_alloc((n + 1) * sizeof *before);
-        memcpy(before, c->live.data, n * sizeof *before);
+        for (size_t i = 0; i < n; i++)
+            before[i] = c->live.data[i];
         st = tx_end(c, st, e);
         if (st == ST_OK && c->live.n != n) { /* some ended, and others took their places */
             bool *moved = mem_alloc(n + 1);

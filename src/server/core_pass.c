@@ -342,9 +342,12 @@ static void say_limits(struct core *c)
 
 bool core_pass_due(const struct core *c)
 {
-    if (c->stopped)
-        return false;
-    return c->dirty || first_new(c) < c->waiting.n;
+    if (c->stopped || c->dirty)
+        return !c->stopped;
+    for (size_t i = c->waiting.n; i > 0; i--) /* places of runs that have left are nothing new */
+        if (c->waiting.data[i - 1].run)
+            return c->waiting.data[i - 1].id > c->folded;
+    return false;
 }
 
 void core_pass(struct core *c)
