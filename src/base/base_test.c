@@ -1,4 +1,5 @@
 /* base_test.c - strings, numbers, random numbers, files, errors. */
+#include "base/config.h"
 #include "base/env.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -139,4 +140,31 @@ TEST(page_with_json, "a document in a page cannot end the script that holds it")
     CHECK_STR(out.data, "<p><script id=\"data\">{\"name\":\"\\u003c/script>\\u003cb>\"}</script>");
     str_release(&out);
     json_decref(d);
+}
+
+TEST(
+    counts_of_settings,
+    "a count comes from the environment, else from config.json as a number or a text")
+{
+    struct err e = {0};
+    char path[1100];
+    int64_t n = 0;
+    CHECK(setenv("SNUG_HOME", test_dir(), 1) == 0 && unsetenv("SNUG_SOME_COUNT") == 0);
+    CHECK_OK(config_count("SNUG_SOME_COUNT", "some_count", 7, &n, &e), &e);
+    CHECK_EQ(n, 7);
+    static const char file[] =
+        "{\"some_count\": 12, \"other\": \"13\", \"bad\": true, \"low\": -1}";
+    (void)path_join(test_dir(), "config.json", path, sizeof path);
+    CHECK_OK(file_write(path, file, sizeof file - 1, &e), &e);
+    CHECK_OK(config_count("SNUG_SOME_COUNT", "some_count", 7, &n, &e), &e);
+    CHECK_EQ(n, 12);
+    CHECK_OK(config_count("SNUG_SOME_COUNT", "other", 7, &n, &e), &e);
+    CHECK_EQ(n, 13);
+    CHECK_EQ(config_count("SNUG_SOME_COUNT", "bad", 7, &n, &e), ST_INVALID);
+    CHECK_EQ(config_count("SNUG_SOME_COUNT", "low", 7, &n, &e), ST_INVALID);
+    CHECK(setenv("SNUG_SOME_COUNT", "14", 1) == 0);
+    CHECK_OK(config_count("SNUG_SOME_COUNT", "some_count", 7, &n, &e), &e);
+    CHECK_EQ(n, 14);
+    CHECK(setenv("SNUG_SOME_COUNT", "many", 1) == 0);
+    CHECK_EQ(config_count("SNUG_SOME_COUNT", "some_count", 7, &n, &e), ST_INVALID);
 }

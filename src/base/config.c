@@ -44,3 +44,27 @@ enum status config_text(const char *env, const char *key, char **out, struct err
     json_decref(config);
     return st;
 }
+
+enum status
+config_count(const char *env, const char *key, int64_t fallback, int64_t *out, struct err *e)
+{
+    const char *text = getenv(env);
+    json_t *config = NULL;
+    *out = fallback;
+    if (!text)
+        TRY(config_read(&config, e));
+    const json_t *value = json_object_get(config, key);
+    bool good = true;
+    text = text ? text : json_string_value(value);
+    if (text)
+        good = str_to_i64(text, out);
+    else if (json_is_integer(value))
+        *out = json_integer_value(value);
+    else
+        good = !value || json_is_null(value);
+    json_decref(config);
+    if (good && *out >= 0)
+        return ST_OK;
+    *out = fallback;
+    return err_set(e, ST_INVALID, "%s (\"%s\" of config.json) is not a count", env, key);
+}

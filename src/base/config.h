@@ -10,5 +10,9 @@ enum status config_read(json_t **out, struct err *e) NODISCARD;
 /* A text: the environment variable `env` where it is set (also to nothing), else the string `key`
  * of the file, else NULL; mem_free. */
 enum status config_text(const char *env, const char *key, char **out, struct err *e) NODISCARD;
+/* A whole number of at least 0: `env` where it is set, else `key`, an integer or a text, else the
+ * fallback. */
+enum status config_count(
+    const char *env, const char *key, int64_t fallback, int64_t *out, struct err *e) NODISCARD;
 
 #endif

@@ -60,37 +60,19 @@ static void count_boxes(struct events *v, const struct graph *g)
     }
 }
 
-/* A count of MiB of the environment or of config.json; 0: no limit. */
-static enum status
-read_mib(const char *env, const char *key, int64_t fallback, int64_t *out, struct err *e)
+enum status events_record_limit(int64_t *bytes_max, struct err *e)
 {
-    char *text;
-    int64_t mib = 0;
-    TRY(config_text(env, key, &text, e));
-    bool given = text != NULL, good = given && str_to_i64(text, &mib) && mib >= 0 && mib < 1 << 30;
-    mem_free(text);
-    *out = given ? mib << 20 : fallback;
-    return !given || good ? ST_OK : err_set(e, ST_INVALID, "%s is not a count of MiB", env);
-}
-
-static enum status read_cap(int64_t *out, struct err *e)
-{
-    char *text;
-    *out = payload_cap_bytes;
-    TRY(config_text("SNUG_RUN_EVENT_PAYLOAD_CAP_BYTES", "run_event_payload_cap_bytes", &text, e));
-    bool good = !text || str_to_i64(text, out);
-    mem_free(text);
-    return good
-               ? ST_OK
-               : err_set(e, ST_INVALID, "SNUG_RUN_EVENT_PAYLOAD_CAP_BYTES is not a count of bytes");
+    TRY(config_count(
+        "SNUG_RUN_OUTPUT_STORE_MAX_MB", "run_output_store_max_mb", outputs_bytes_max >> 20,
+        bytes_max, e));
+    *bytes_max = *bytes_max < INT64_MAX >> 20 ? *bytes_max << 20 : 0;
+    return ST_OK;
 }
 
 static enum status open_records(struct events *v, const struct start_order *o, struct err *e)
 {
     char runs[1100];
-    TRY(read_mib(
-        "SNUG_RUN_OUTPUT_STORE_MAX_MB", "run_output_store_max_mb", outputs_bytes_max,
-        &v->record_bytes_max, e));
+    TRY(events_record_limit(&v->record_bytes_max, e));
     if (!json_get_bool(o->options, "record_outputs", false))
         return ST_OK;
     TRY(outputs_begin(&v->records, v->dir, e));
@@ -111,9 +93,12 @@ enum status events_open(
     v->points = json_array();
     v->texts = json_object();
     v->within = json_object();
-    enum status st = read_cap(&v->cap_bytes, e);
-    if (st == ST_OK)
-        st = journal_open(&v->journal, dir, order->epoch, e);
+    struct err odd;
+    if (config_count(
+            "SNUG_RUN_EVENT_PAYLOAD_CAP_BYTES", "run_event_payload_cap_bytes", payload_cap_bytes,
+            &v->cap_bytes, &odd) != ST_OK)
+        v->cap_bytes = 0; /* below 0: no cap */
+    enum status st = journal_open(&v->journal, dir, order->epoch, e);
     if (st == ST_OK && g) {
         count_boxes(v, g);
         v->boards = boards_new(g, path_join(dir, "tb", tb, sizeof tb), false);

@@ -43,6 +43,8 @@ void events_node(
     const struct err *e, void *ctx);
 /* The run failed with this, maybe before any node began: the node it names has failed. */
 void events_failure(struct events *v, const struct err *e);
+/* Bytes of recorded outputs of all runs: SNUG_RUN_OUTPUT_STORE_MAX_MB (MiB, 2048), 0 no limit. */
+enum status events_record_limit(int64_t *bytes_max, struct err *e) NODISCARD;
 /* Any other event; takes payload. */
 void events_put(struct events *v, enum event_type type, json_t *payload);
 bool events_failed(const struct events *v);

@@ -1,2 +1,2 @@
-set(SOURCES child.c work.c events.c entries.c series.c)
+set(SOURCES child.c work.c events.c entries.c series.c say.c)
 set(TESTS child_test.c)

@@ -6,8 +6,10 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "child/events.h"
+#include "child/say.h"
 #include "mem/slot.h"
 #include "plan/oom.h"
+#include "record/outputs.h"
 #include "runner/run.h"
 #include "wire/wire.h"
 
@@ -164,6 +166,7 @@ static bool stop_asked(void *ctx)
 
 static void on_event(const json_t *event, void *ctx)
 {
+    say_event(event);
     events_event(event, ((struct job *)ctx)->events);
 }
 
@@ -198,6 +201,24 @@ static void put_plan(const struct job *j)
 {
     json_t *plan = run_plan_json(j->run, false);
     events_put(j->events, EVENT_PLAN, plan);
+}
+
+/* Canvas flags that mean nothing here yet are said, not swallowed. */
+static void warn_unsupported(struct job *j)
+{
+    static const char *const flags[] = {"backward_mode", "auto_backward"};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        char text[160];
+        if (!json_get_bool(j->order.options, flags[i], false))
+            continue;
+        (void)snprintf(
+            text, sizeof text, "option %s has no effect: gradients of canvas layers are not kept",
+            flags[i]);
+        json_t *payload = json_object();
+        json_put_str(payload, "kind", "unsupported_option");
+        json_put_str(payload, "message", text);
+        events_put(j->events, EVENT_RUN_WARNING, payload);
+    }
 }
 
 /* A device that a run in the foreground is on; NULL: none. */
@@ -239,6 +260,7 @@ static enum status execute(struct job *j, struct err *e)
     make_options(j);
     TRY(run_new(j->graph, &j->options, &sink, &j->run, e));
     events_put(j->events, EVENT_FACTS, facts_of(j));
+    warn_unsupported(j);
     TRY(run_plan(j->run, e));
     put_plan(j);
     TRY(wait_for_foreground(j, e));
@@ -347,13 +369,29 @@ static void release(struct job *j)
     json_decref(j->document);
 }
 
-/* Recorded outputs of all runs within their limits, now that this run's are whole. */
+/* S1, now that this run's recorded outputs are whole. */
+static void keep_within_limits(const struct job *j)
+{
+    char runs[1100];
+    int64_t bytes_max;
+    struct err ignored;
+    if (!json_get_bool(j->order.options, "record_outputs", false) ||
+        events_record_limit(&bytes_max, &ignored) != ST_OK)
+        return;
+    (void)path_dir(j->w->dir, runs, sizeof runs);
+    (void)outputs_evict(runs, OUTPUTS_RUNS_MAX, bytes_max, j->order.run_id);
+}
+
 static int finish(struct job *j, enum status st, struct err *e)
 {
     struct err unwritten = {0};
     enum cause c = cause_of(j, st);
     json_t *content = j->run ? run_document(j->run) : NULL;
     json_t *result = document_of_status(st, e, content);
+    if (st == ST_OK)
+        say_line("succeeded");
+    else
+        say_line("%s: %s", cause_status(c), message_of(json_object_get(result, "error")));
     if (j->events && st != ST_OK && st != ST_INTERRUPTED)
         events_failure(j->events, e);
     if (j->events)
@@ -365,6 +403,7 @@ static int finish(struct job *j, enum status st, struct err *e)
         result = document_of_status(st, &unwritten, NULL);
     }
     j->events = NULL;
+    keep_within_limits(j);
     if (write_result(j, st, c, result, &unwritten) != ST_OK) {
         (void)fprintf(stderr, "snug: error: %s\n", unwritten.text);
         st = st == ST_OK ? unwritten.status : st;

@@ -382,14 +382,8 @@ void run_weights_keep(
 
 static enum status read_limit(const char *env, const char *key, int64_t *out, struct err *e)
 {
-    char *text;
-    int64_t mib = 1024;
-    TRY(config_text(env, key, &text, e));
-    bool good = !text || (str_to_i64(text, &mib) && mib >= 0 && mib <= INT64_MAX >> 20);
-    mem_free(text);
-    if (!good)
-        return err_set(e, ST_INVALID, "%s is not a count of MiB", env);
-    *out = mib << 20;
+    TRY(config_count(env, key, 1024, out, e));
+    *out = *out < INT64_MAX >> 20 ? *out << 20 : INT64_MAX;
     return ST_OK;
 }
 
