@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "record/outputs.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -16,7 +17,8 @@
 #include <unistd.h>
 
 #define SECOND INT64_C(1000000000)
-#define SPACING_NS INT64_C(3000000) /* between two reports: what comes together goes together */
+#define CACHES_NS INT64_C(200000000) /* what children's caches hold is told so soon */
+#define SPACING_NS INT64_C(3000000)  /* between two reports: what comes together goes together */
 enum {
     SHARE = 128,              /* events of one run in a report, where others wait */
     REPORT_BYTES = 2 << 20,   /* a report is closed behind so much */
@@ -253,6 +255,19 @@ static bool anything_fresh(const struct agent *a)
     return json_array_size(a->answers) > 0;
 }
 
+/* Those of warm children, and what is recorded on the disk for all runs together (S5). */
+static json_t *caches_of(const struct agent *a)
+{
+    json_t *list = agent_warm_caches(a), *one = json_object(), *store = json_object();
+    int64_t runs = 0, bytes = 0;
+    outputs_count(a->runs_dir, &runs, &bytes);
+    json_put_i64(store, "runs", runs);
+    json_put_i64(store, "bytes", bytes);
+    json_put(one, "run_output_store", store);
+    (void)json_array_append_new(list, one);
+    return list;
+}
+
 static void send_report(struct reporter *p)
 {
     struct agent *a = p->a;
@@ -276,7 +291,7 @@ static void send_report(struct reporter *p)
     if (go && beat) {
         r.heartbeat = true;
         r.devices = agent_device_reports(a);
-        r.caches = agent_warm_caches(a);
+        r.caches = caches_of(a);
         a->caches_news = false;
         p->beat_ns = now + (int64_t)(a->heartbeat_s * (double)SECOND);
     }
@@ -372,10 +387,13 @@ static bool wait_for_changes(struct reporter *p)
         (void)!read(a->kick, &count, sizeof count);
     (void)pthread_mutex_lock(&a->lock);
     take_changes(a);
-    for (nfds_t i = 2; i < n; i++)
+    for (nfds_t i = 2; i < n; i++) {
         for (size_t k = 0; f[i].revents && k < a->warms.n; k++)
             if (a->warms.data[k] == warm[i])
                 agent_warm_read(a, warm[i]);
+        if (f[i].revents && p->beat_ns > clock_ns() + CACHES_NS)
+            p->beat_ns = clock_ns() + CACHES_NS;
+    }
     bool looked = look_around(p);
     (void)pthread_mutex_unlock(&a->lock);
     return looked;

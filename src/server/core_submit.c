@@ -444,11 +444,12 @@ check_all(struct core *c, const struct actor *who, struct prepared *p, size_t n,
 
 /* ---- storing ---- */
 
+/* One whose log is closed is about to end: a signal would only take its warm child away. */
 static enum status stop_tab(struct core *c, const char *tab, struct err *e)
 {
     for (size_t i = 0; i < c->live.n + c->canvas.n; i++) {
         struct run *r = i < c->live.n ? c->live.data[i] : c->canvas.data[i - c->live.n];
-        if (r->interactive && *tab && str_eq(r->tab, tab))
+        if (r->interactive && *tab && str_eq(r->tab, tab) && !r->now.closed)
             TRY(run_stop(c, r, true, e));
     }
     return ST_OK;

@@ -112,24 +112,28 @@ void route_outputs_stats(struct server *s, const struct http_request *q, struct 
 
 /* ---- kept weights ---- */
 
+/* Adds one child's modules, where it is of that tab (NULL: any). */
+static int64_t add_modules(const json_t *child, const char *tab, json_t *nodes)
+{
+    const json_t *store = json_object_get(child, "node_state_store");
+    json_t *id;
+    size_t i;
+    if (tab && !str_eq(json_get_str(child, "tab", ""), tab))
+        return 0;
+    json_array_foreach(json_object_get(store, "node_ids"), i, id) if (nodes)(void)
+        json_array_append(nodes, id);
+    return json_get_i64(store, "modules", 0);
+}
+
 /* Modules of one tab's child, or of all; and the ids of their nodes where the child tells them. */
 static int64_t modules_of(struct server *s, const char *tab, json_t *nodes)
 {
-    json_t *workers = core_caches(s->core), *worker, *child, *id;
+    json_t *workers = core_caches(s->core), *worker, *child;
     int64_t n = 0;
-    size_t w, i, k;
-    json_array_foreach(workers, w, worker)
-    {
-        json_array_foreach(json_object_get(worker, "caches"), i, child)
-        {
-            const json_t *store = json_object_get(child, "node_state_store");
-            if (tab && !str_eq(json_get_str(child, "tab", ""), tab))
-                continue;
-            n += json_get_i64(store, "modules", 0);
-            json_array_foreach(json_object_get(store, "node_ids"), k, id) if (nodes)(void)
-                json_array_append(nodes, id);
-        }
-    }
+    size_t i, k;
+    json_array_foreach(workers, i, worker)
+        json_array_foreach(json_object_get(worker, "caches"), k, child) n +=
+        add_modules(child, tab, nodes);
     json_decref(workers);
     return n;
 }
