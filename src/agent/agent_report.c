@@ -17,8 +17,7 @@
 #include <unistd.h>
 
 #define SECOND INT64_C(1000000000)
-#define CACHES_NS INT64_C(200000000) /* what children's caches hold is told so soon */
-#define SPACING_NS INT64_C(3000000)  /* between two reports: what comes together goes together */
+#define SPACING_NS INT64_C(3000000) /* between two reports: what comes together goes together */
 enum {
     SHARE = 128,              /* events of one run in a report, where others wait */
     REPORT_BYTES = 2 << 20,   /* a report is closed behind so much */
@@ -146,6 +145,8 @@ static json_t *gather(struct reporter *p)
             break;
         if (r->fresh && !r->forget)
             bytes += gather_run(a, r, events, waiting > 1 && left > SHARE ? SHARE : left - 1);
+        if (r->end_sent) /* the server may order the tab's next run before the child's own word */
+            agent_warm_ended(a, r->id);
     }
     p->turn = a->runs.n ? (p->turn + 1) % a->runs.n : 0;
     return events;
@@ -391,8 +392,6 @@ static bool wait_for_changes(struct reporter *p)
         for (size_t k = 0; f[i].revents && k < a->warms.n; k++)
             if (a->warms.data[k] == warm[i])
                 agent_warm_read(a, warm[i]);
-        if (f[i].revents && p->beat_ns > clock_ns() + CACHES_NS)
-            p->beat_ns = clock_ns() + CACHES_NS;
     }
     bool looked = look_around(p);
     (void)pthread_mutex_unlock(&a->lock);

@@ -307,8 +307,7 @@ def test_stop_and_reconnect_of_1_4_2(snug):
             until(lambda: socket.frame().get("progress", {}).get("event") == "epoch", 30, "an epoch")
             socket.send({"action": "stop"})
             assert socket.until(*ENDS)[-1] == {"type": "execution_stopped"}
-            first = server.runs("cancelled")[0]["id"]
-            server.wait(first, "cancelled")
+            until(lambda: len(server.runs("cancelled")) == 1, 30, "the row of the stopped run")
             socket.send({"action": "stop"})  # nothing runs
             assert socket.until(*ENDS)[-1] == {"type": "execution_stopped"}
             one = editor.execute(training(data, 100000))
@@ -318,7 +317,7 @@ def test_stop_and_reconnect_of_1_4_2(snug):
             started = socket.until("execution_start")[-1]
             assert started["run_id"] == two, started
             assert socket.until(*ENDS)[-1]["type"] == "execution_complete"
-            assert len(server.runs("cancelled")) == 2
+            until(lambda: len(server.runs("cancelled")) == 2, 30, "the row of the replaced run")
             editor.execute(training(data, 100000))
             socket.until("execution_start")
         until(lambda: len(server.runs("cancelled")) == 3, 30, "the run that its closed tab owned")
