@@ -4,7 +4,6 @@
 
 #include "base/env.h"
 #include "base/log.h"
-#include "record/outputs.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -256,19 +255,6 @@ static bool anything_fresh(const struct agent *a)
     return json_array_size(a->answers) > 0;
 }
 
-/* Those of warm children, and what is recorded on the disk for all runs together (S5). */
-static json_t *caches_of(const struct agent *a)
-{
-    json_t *list = agent_warm_caches(a), *one = json_object(), *store = json_object();
-    int64_t runs = 0, bytes = 0;
-    outputs_count(a->runs_dir, &runs, &bytes);
-    json_put_i64(store, "runs", runs);
-    json_put_i64(store, "bytes", bytes);
-    json_put(one, "run_output_store", store);
-    (void)json_array_append_new(list, one);
-    return list;
-}
-
 static void send_report(struct reporter *p)
 {
     struct agent *a = p->a;
@@ -292,7 +278,7 @@ static void send_report(struct reporter *p)
     if (go && beat) {
         r.heartbeat = true;
         r.devices = agent_device_reports(a);
-        r.caches = caches_of(a);
+        r.caches = agent_warm_caches(a);
         a->caches_news = false;
         p->beat_ns = now + (int64_t)(a->heartbeat_s * (double)SECOND);
     }
@@ -356,9 +342,11 @@ static void write_state(struct reporter *p)
     json_decref(doc);
 }
 
-static int wait_ms(const struct reporter *p, bool fresh)
+static int wait_ms(const struct reporter *p, bool connected, bool fresh)
 {
-    int64_t now = clock_ns(), next = p->look_ns < p->beat_ns ? p->look_ns : p->beat_ns;
+    int64_t now = clock_ns(), next = p->look_ns;
+    if (connected && p->beat_ns < next) /* else a beat that is due would be due for ever */
+        next = p->beat_ns;
     if (fresh)
         next = p->hold_ns > p->sent_ns + SPACING_NS ? p->hold_ns : p->sent_ns + SPACING_NS;
     return next <= now ? 0 : (int)((next - now + 999999) / 1000000);
@@ -375,7 +363,7 @@ static bool wait_for_changes(struct reporter *p)
     uint64_t count;
     f[0] = (struct pollfd){.fd = a->kick, .events = POLLIN};
     (void)pthread_mutex_lock(&a->lock);
-    bool fresh = *a->session && anything_fresh(a);
+    bool connected = *a->session != 0, fresh = connected && anything_fresh(a);
     /* While a report is held back, what would ask for it can wait too. */
     f[1] = (struct pollfd){.fd = fresh ? -1 : a->inotify, .events = POLLIN};
     for (size_t i = 0; i < a->warms.n && n < FDS; i++) {
@@ -383,16 +371,15 @@ static bool wait_for_changes(struct reporter *p)
         f[n++] = (struct pollfd){.fd = a->warms.data[i]->fd, .events = POLLIN};
     }
     (void)pthread_mutex_unlock(&a->lock);
-    (void)poll(f, n, wait_ms(p, fresh));
+    (void)poll(f, n, wait_ms(p, connected, fresh));
     if (f[0].revents)
         (void)!read(a->kick, &count, sizeof count);
     (void)pthread_mutex_lock(&a->lock);
     take_changes(a);
-    for (nfds_t i = 2; i < n; i++) {
+    for (nfds_t i = 2; i < n; i++)
         for (size_t k = 0; f[i].revents && k < a->warms.n; k++)
             if (a->warms.data[k] == warm[i])
                 agent_warm_read(a, warm[i]);
-    }
     bool looked = look_around(p);
     (void)pthread_mutex_unlock(&a->lock);
     return looked;
