@@ -144,8 +144,6 @@ static json_t *gather(struct reporter *p)
             break;
         if (r->fresh && !r->forget)
             bytes += gather_run(a, r, events, waiting > 1 && left > SHARE ? SHARE : left - 1);
-        if (r->end_sent) /* the server may order the tab's next run before the child's own word */
-            agent_warm_ended(a, r->id);
     }
     p->turn = a->runs.n ? (p->turn + 1) % a->runs.n : 0;
     return events;
@@ -342,11 +340,9 @@ static void write_state(struct reporter *p)
     json_decref(doc);
 }
 
-static int wait_ms(const struct reporter *p, bool connected, bool fresh)
+static int wait_ms(const struct reporter *p, bool fresh)
 {
-    int64_t now = clock_ns(), next = p->look_ns;
-    if (connected && p->beat_ns < next) /* else a beat that is due would be due for ever */
-        next = p->beat_ns;
+    int64_t now = clock_ns(), next = p->look_ns < p->beat_ns ? p->look_ns : p->beat_ns;
     if (fresh)
         next = p->hold_ns > p->sent_ns + SPACING_NS ? p->hold_ns : p->sent_ns + SPACING_NS;
     return next <= now ? 0 : (int)((next - now + 999999) / 1000000);
@@ -363,7 +359,7 @@ static bool wait_for_changes(struct reporter *p)
     uint64_t count;
     f[0] = (struct pollfd){.fd = a->kick, .events = POLLIN};
     (void)pthread_mutex_lock(&a->lock);
-    bool connected = *a->session != 0, fresh = connected && anything_fresh(a);
+    bool fresh = *a->session && anything_fresh(a);
     /* While a report is held back, what would ask for it can wait too. */
     f[1] = (struct pollfd){.fd = fresh ? -1 : a->inotify, .events = POLLIN};
     for (size_t i = 0; i < a->warms.n && n < FDS; i++) {
@@ -371,7 +367,7 @@ static bool wait_for_changes(struct reporter *p)
         f[n++] = (struct pollfd){.fd = a->warms.data[i]->fd, .events = POLLIN};
     }
     (void)pthread_mutex_unlock(&a->lock);
-    (void)poll(f, n, wait_ms(p, connected, fresh));
+    (void)poll(f, n, wait_ms(p, fresh));
     if (f[0].revents)
         (void)!read(a->kick, &count, sizeof count);
     (void)pthread_mutex_lock(&a->lock);
