@@ -340,9 +340,12 @@ static void write_state(struct reporter *p)
     json_decref(doc);
 }
 
-static int wait_ms(const struct reporter *p, bool fresh)
+/* Without a connection nothing can be sent: a heartbeat that is due waits for it. */
+static int wait_ms(const struct reporter *p, bool connected, bool fresh)
 {
-    int64_t now = clock_ns(), next = p->look_ns < p->beat_ns ? p->look_ns : p->beat_ns;
+    int64_t now = clock_ns(), next = p->look_ns;
+    if (connected && p->beat_ns < next)
+        next = p->beat_ns;
     if (fresh)
         next = p->hold_ns > p->sent_ns + SPACING_NS ? p->hold_ns : p->sent_ns + SPACING_NS;
     return next <= now ? 0 : (int)((next - now + 999999) / 1000000);
@@ -359,7 +362,7 @@ static bool wait_for_changes(struct reporter *p)
     uint64_t count;
     f[0] = (struct pollfd){.fd = a->kick, .events = POLLIN};
     (void)pthread_mutex_lock(&a->lock);
-    bool fresh = *a->session && anything_fresh(a);
+    bool connected = *a->session, fresh = connected && anything_fresh(a);
     /* While a report is held back, what would ask for it can wait too. */
     f[1] = (struct pollfd){.fd = fresh ? -1 : a->inotify, .events = POLLIN};
     for (size_t i = 0; i < a->warms.n && n < FDS; i++) {
@@ -367,7 +370,7 @@ static bool wait_for_changes(struct reporter *p)
         f[n++] = (struct pollfd){.fd = a->warms.data[i]->fd, .events = POLLIN};
     }
     (void)pthread_mutex_unlock(&a->lock);
-    (void)poll(f, n, wait_ms(p, fresh));
+    (void)poll(f, n, wait_ms(p, connected, fresh));
     if (f[0].revents)
         (void)!read(a->kick, &count, sizeof count);
     (void)pthread_mutex_lock(&a->lock);
