@@ -366,6 +366,8 @@ void core_close(struct core *c)
 
 /* ---- the timer ---- */
 
+enum { PRUNE_MAX = 64 }; /* old runs removed in one tick */
+
 /* A worker that said nothing for three heartbeats is out of reach: nothing new is sent to it. */
 static int64_t silence_ns(const struct core *c)
 {
@@ -468,24 +470,53 @@ static void tick_questions(struct core *c)
     }
 }
 
+/* What one old run leaves behind, in the arena; read before its rows go. */
+static enum status read_leftovers(
+    struct core *c, const struct store_old_run *old, struct arena *a, struct core_pruned *out,
+    struct err *e)
+{
+    struct store_artifact *list;
+    struct store_run row;
+    size_t n;
+    *out =
+        (struct core_pruned){.run_id = old->run_id, .interrupted = old->state == RUN_INTERRUPTED};
+    TRY(store_run_by_id(c->store, old->id, a, &row, e));
+    TRY(store_artifacts_read(c->store, old->id, "checkpoint", a, &list, &n, e));
+    const char **paths = ARENA_ARRAY(a, const char *, n + 1);
+    for (size_t i = 0; i < n; i++)
+        if (strstr(list[i].meta, "\"epoch\"")) /* of a training loop, not of a node that saves */
+            paths[out->n_checkpoints++] = list[i].path;
+    out->checkpoints = paths;
+    out->ended_us = row.finished_us;
+    return ST_OK;
+}
+
 /* Retention: a few runs at a time, so that nobody waits long. */
 static void tick_prune(struct core *c)
 {
     if (!c->prune || c->config.keep_last < 0)
         return;
     struct arena a;
-    arena_init(&a);
     struct store_old_run *old;
-    size_t n = 0;
+    struct core_pruned *left = NULL;
     struct err e = {0};
-    enum status st = store_runs_old(c->store, c->config.keep_last, 64, &a, &old, &n, &e);
-    c->prune = st == ST_OK && n == 64;
-    if (st == ST_OK && n && (st = store_begin(c->store, &e)) == ST_OK) {
+    size_t n = 0;
+    arena_init(&a);
+    enum status st = store_runs_old(c->store, c->config.keep_last, PRUNE_MAX, &a, &old, &n, &e);
+    c->prune = st == ST_OK && n == PRUNE_MAX;
+    if (st == ST_OK && n) {
+        left = ARENA_ARRAY(&a, struct core_pruned, n);
         for (size_t i = 0; st == ST_OK && i < n; i++)
-            st = store_run_delete(c->store, old[i].id, &e);
-        st = store_end(c->store, st, &e);
+            st = read_leftovers(c, &old[i], &a, &left[i], &e);
+        if (st == ST_OK)
+            st = store_begin(c->store, &e);
+        if (st == ST_OK) {
+            for (size_t i = 0; st == ST_OK && i < n; i++)
+                st = store_run_delete(c->store, old[i].id, &e);
+            st = store_end(c->store, st, &e);
+        }
         for (size_t i = 0; st == ST_OK && c->hooks.pruned && i < n; i++)
-            c->hooks.pruned(c->hooks.ctx, old[i].run_id, old[i].state == RUN_INTERRUPTED);
+            c->hooks.pruned(c->hooks.ctx, &left[i]);
     }
     if (st != ST_OK)
         log_warn("old runs could not be removed: %s", e.text);

@@ -43,6 +43,13 @@ struct core_end {
     const char *run_id, *status, *cause; /* causes.def */
     int64_t sweep, study;                /* ids of the store; 0 none */
 };
+struct core_pruned {
+    const char *run_id;
+    bool interrupted;               /* its checkpoints stay: it may be resumed */
+    int64_t ended_us;               /* wall clock; what is younger belongs to somebody else */
+    const char *const *checkpoints; /* paths of those that its training loops wrote by themselves */
+    size_t n_checkpoints;
+};
 struct core_hooks {
     void *ctx;
     /* Something that waiters look at: kind "run" (id: the run), "runs", "workers" (id ""),
@@ -50,9 +57,9 @@ struct core_hooks {
     void (*changed)(void *ctx, const char *kind, const char *id);
     /* A run reached its end: studies go on, the webhook is sent. */
     void (*ended)(void *ctx, const struct core_end *end);
-    /* Retention removed a run's rows: its folder may go; its checkpoints only where it was not
-     * interrupted. Called within core_tick, with the core locked. */
-    void (*pruned)(void *ctx, const char *run_id, bool interrupted);
+    /* Retention removed a run's rows; what it left on the disk may go (retention.h). Called within
+     * core_tick, with the core locked. */
+    void (*pruned)(void *ctx, const struct core_pruned *run);
     /* The id that people know a sweep or study by; false: none. For rows of runs; quick. */
     bool (*sweep_name)(void *ctx, int64_t sweep, char id[33]);
     bool (*study_name)(void *ctx, int64_t study, char id[33]);

@@ -18,6 +18,7 @@
 #include "server/core.h"
 #include "server/feed.h"
 #include "server/routes.h"
+#include "server/retention.h"
 #include "server/server_int.h"
 #include "server/ssh.h"
 #include "server/store.h"
@@ -136,6 +137,11 @@ static void on_ended(void *ctx, const struct core_end *end)
     }
 }
 
+static void on_pruned(void *ctx, const struct core_pruned *run)
+{
+    retention_add(((struct server *)ctx)->inside->retention, run);
+}
+
 static bool on_sweep_name(void *ctx, int64_t sweep, char id[33])
 {
     return store_sweep_name(((struct server *)ctx)->store, sweep, id);
@@ -210,6 +216,9 @@ static enum status core_settings(struct server *s, struct core_config *c, struct
     c->limit_gpu = (int)from->run_queue_max_concurrent_gpu;
     c->limit_cpu = (int)from->run_queue_max_concurrent_cpu;
     c->interactive_max = (int)from->run_interactive_max_concurrent;
+    c->queue_max = from->queue_max;
+    c->reserve_s = (double)from->queue_reserve_s;
+    c->pass_clock = clock_ns;
     c->grace_s = (double)from->worker_resume_grace_s;
     c->context_bytes = from->execution_cuda_context_mib << 20;
     c->payload_cap_bytes = from->run_event_payload_cap_bytes;
@@ -282,6 +291,7 @@ static enum status open_core(struct server *s, struct err *e)
         .ctx = s,
         .changed = on_changed,
         .ended = on_ended,
+        .pruned = on_pruned,
         .sweep_name = on_sweep_name,
         .study_name = on_study_name,
         .due = on_due};
@@ -290,6 +300,7 @@ static enum status open_core(struct server *s, struct err *e)
     x->device_reports = device_reports(&x->devices);
     x->node_types = node_table_names();
     TRY(core_settings(s, &c, e));
+    x->retention = retention_new(s->config);
     TRY(core_open(s->store, &c, &hooks, instant_of_now(), &s->core, e));
     struct sweeps sweeps = server_sweeps(s);
     s->studies =
@@ -401,6 +412,7 @@ enum status server_run(struct server *s, const volatile sig_atomic_t *stop, stru
     while (!*stop) {
         builtin_watch(s);
         ssh_watch(s);
+        retention_work(s->inside->retention);
         (void)nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
     }
     return ST_OK;
@@ -420,6 +432,7 @@ static void inside_release(struct server *s)
     struct server_inside *x = s->inside;
     if (x->devices_open)
         devices_close(&x->devices);
+    retention_free(x->retention);
     json_decref(x->device_reports);
     json_decref(x->node_types);
     if (x->lock_file.fd >= 0)

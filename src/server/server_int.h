@@ -33,6 +33,7 @@ struct server_inside {
     int64_t due_ns;
     bool timed, ends;
     struct builtin builtin;
+    struct retention *retention; /* retention.h */
     struct ssh *ssh; /* ssh.h; NULL before the first look */
 };
 

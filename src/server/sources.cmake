@@ -11,7 +11,7 @@ set(SOURCES
     catalog.c catalog_presets.c function.c route_catalog.c route_graph_run.c route_outputs.c
     core.c core_agent.c core_budget.c core_events.c core_graph.c core_map.c core_options.c core_pass.c
     core_read.c core_report.c core_run.c core_submit.c core_workers.c core_ssh.c ssh.c
-    route_runs.c route_workers.c route_agent.c route_budget.c
+    route_runs.c route_workers.c route_agent.c route_budget.c retention.c
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
 set(TESTS
     http_test.c attack_test.c auth_test.c routes_test.c server_test.c
@@ -21,7 +21,7 @@ set(TESTS
     catalog_test.c
     function_test.c
     core_test.c core_options_test.c core_agent_test.c core_lane_test.c core_share_test.c
-    core_load_test.c core_test_support.c
+    core_load_test.c retention_test.c core_test_support.c
     ws_test.c ws_live_test.c)
 set(FUZZ
     router_fuzz.c
