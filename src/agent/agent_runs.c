@@ -293,6 +293,8 @@ static void forget_now(struct agent *a, struct agent_run *r)
 void agent_run_forget(struct agent *a, struct agent_run *r)
 {
     r->forget = true;
+    if (a->o->one_shot && r->end_sent) /* this order may be ahead of the report's reply */
+        (void)kill(getpid(), SIGTERM);
     if (r->waits) { /* it never began */
         r->waits = false;
         forget_now(a, r);
