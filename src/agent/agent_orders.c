@@ -133,6 +133,7 @@ static enum status take_welcome(struct agent *a, const json_t *body, int64_t sen
                                            : 10;
     a->lease_s = w.lease_s;
     a->ever_connected = true;
+    lease_renew(&a->lease, 0); /* the server may say a shorter one than the last did */
     agent_heard(a, sent_ns);
     for (size_t k = 0; k < a->runs.n; k++)
         rewind_run(a->runs.data[k], 0);
