@@ -1,12 +1,18 @@
 """Two scripts that play the editors of the founding system: that of 1.4.2, whose canvas owns its run, and
 the newer one, which views runs that the server owns. Shapes are checked field by field."""
 import base64
+import http.server
 import json
 import os
+import shutil
+import signal
+import subprocess
+import threading
 import urllib.parse
 import uuid
 
 from attack import idx_bytes
+from harness import Skip
 from server_harness import Server, until
 from websocket import WebSocket
 
@@ -621,3 +627,81 @@ def test_graph_as_a_function(snug):
         fast["edges"] += slow["edges"][-1:]
         editor.post("/api/graph/save", dict(fast, name="Fast"))
         assert call("Fast", {})["outputs"]["losses"]["shape"] == [1]
+
+
+# ---- in a browser ------------------------------------------------------------------------------------
+
+PAGE = """<!doctype html><title>canvas</title><script>
+const server = %(server)s, graph = %(graph)s, frames = [];
+function done(what) { fetch('/done', {method: 'POST', body: JSON.stringify({what, frames})}); }
+(async () => {
+  const token = (await (await fetch(server + '/api/auth/bootstrap')).json()).token;
+  const nodes = await (await fetch(server + '/api/nodes')).json();
+  const check = await (await fetch(server + '/api/graph/validate', {method: 'POST', body: JSON.stringify(graph),
+    headers: {'Content-Type': 'application/json', 'X-CodefyUI-Token': token}})).json();
+  const socket = new WebSocket(server.replace('http', 'ws') + '/ws/execution?token=' + encodeURIComponent(token));
+  socket.onmessage = m => {
+    const f = JSON.parse(m.data);
+    frames.push(f);
+    if (/^execution_(complete|error|stopped)$/.test(f.type)) {
+      const image = frames.filter(x => x.image).map(x => x.image)[0];
+      const shown = new Image();
+      shown.onload = () => done({nodes: nodes.length, valid: check.valid, picture: [shown.width, shown.height]});
+      shown.onerror = () => done({error: 'the picture cannot be shown'});
+      shown.src = 'data:image/png;base64,' + image;
+    }
+  };
+  socket.onclose = m => done({error: 'closed with ' + m.code});
+  socket.onopen = () => socket.send(JSON.stringify({action: 'execute', ...graph, presets: [], run_id: crypto.randomUUID(),
+    graph_id: 'tab', device: 'cpu', weights_persistent: true}));
+})().catch(e => done({error: String(e)}));
+</script>"""
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    """The page, and what it posts when it is done."""
+
+    def do_GET(self):
+        body = self.server.page.encode()
+        self.send_response(200 if self.path == "/" else 404)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.server.said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+# ids: H1 promise-P15
+def test_a_page_in_a_browser(snug):
+    """A page of another origin that is allowed: reads, validates, runs on the canvas, shows the picture."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not browser:
+        raise Skip("no chromium")
+    pages = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    threading.Thread(target=pages.serve_forever, daemon=True).start()
+    origin = "http://localhost:%d" % pages.server_port
+    with Server(snug, cors_origins=origin) as server:
+        server.online("local")
+        graph = training(tiny_dataset(server))
+        pages.page = PAGE % {"server": json.dumps(server.url.replace("127.0.0.1", "localhost")), "graph": json.dumps(graph)}
+        pages.said = None
+        child = subprocess.Popen(
+            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-proxy-server",
+             "--user-data-dir=" + os.path.join(server.dir, "browser"), origin + "/"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            said = until(lambda: pages.said, 120, "what the page has to say")
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            pages.shutdown()
+        assert said["what"].get("valid") is True and said["what"]["nodes"] >= 131, said
+        assert said["what"]["picture"][0] > 100, said["what"]
+        assert said["frames"][-1] == {"type": "execution_complete"}, said["frames"][-1]
