@@ -21,7 +21,7 @@ set(TESTS
     catalog_test.c
     function_test.c
     core_test.c core_options_test.c core_agent_test.c core_lane_test.c core_share_test.c
-    core_load_test.c retention_test.c core_test_support.c
+    core_load_test.c core_fault_test.c core_thread_test.c retention_test.c core_test_support.c
     ws_test.c ws_live_test.c)
 set(FUZZ
     router_fuzz.c
