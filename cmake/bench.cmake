@@ -6,10 +6,11 @@ function(snug_bench name)
             return()
         endif()
     endforeach()
-    add_executable(bench_${name} EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/${name}.c)
-    target_link_libraries(bench_${name} PRIVATE ${ARGN})
-    set_target_properties(bench_${name} PROPERTIES
-        OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+    get_filename_component(stem ${name} NAME)
+    add_executable(bench_${stem} EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/${name}.c)
+    target_link_libraries(bench_${stem} PRIVATE ${ARGN})
+    set_target_properties(bench_${stem} PROPERTIES
+        OUTPUT_NAME ${stem} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
 endfunction()
 
 snug_bench(plan snug_mem)
@@ -18,4 +19,6 @@ snug_bench(kernels snug_backends)
 snug_bench(bound snug_backends)
 snug_bench(snapshot snug_doctor)
 snug_bench(placement snug_server)
-snug_bench(events snug_server)
+# bench/server/run starts a server for these.
+snug_bench(server/events snug_base)
+snug_bench(server/submit snug_base)
