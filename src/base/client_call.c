@@ -233,7 +233,7 @@ enum status client_refusal(const struct client *c, const struct client_reply *r,
         err_detail(e, "%s", json_get_str(r->json, "more", ""));
     if (hint)
         err_hint(e, "%s", hint);
-    else if (r->status == 401 || (r->status == 403 && detail && strstr(detail, "token")))
+    else if (r->status == 401 || (r->status == 403 && detail && strstr(detail, "oken")))
         err_hint(
             e, c->secret
                    ? "the key may be revoked, or may not do this; `snug keys` makes another"

@@ -131,7 +131,7 @@ TEST(
         "HTTP/1.1 422 No\r\nConnection: close\r\n\r\n"
         "{\"detail\": [{\"type\": \"t\", \"loc\": [\"body\", \"graph\"], \"msg\": \"is "
         "missing\"}]}",
-        "HTTP/1.1 403 No\r\nConnection: close\r\n\r\n{\"detail\": \"not allowed\"}",
+        "HTTP/1.1 403 No\r\nConnection: close\r\n\r\n{\"detail\": \"wrong token\"}",
         "HTTP/1.1 503 No\r\nConnection: close\r\n\r\nplain words",
         "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nConnection: close\r\n\r\n",
         NULL};
@@ -143,7 +143,7 @@ TEST(
     CHECK(client_get(c, "/b", 5, NULL, &e) == ST_UNPROCESSABLE);
     CHECK_STR(e.text, "graph: is missing");
     CHECK(client_get(c, "/c", 5, NULL, &e) == ST_DENIED);
-    CHECK(!strstr(e.text, "secret") && !strstr(e.hint, "secret"));
+    CHECK(!strstr(e.text, "secret") && !strstr(e.hint, "secret") && strstr(e.hint, "revoked"));
     CHECK(client_get(c, "/d", 5, NULL, &e) == ST_BUSY);
     CHECK(strstr(e.text, "status 503"));
     CHECK(client_get(c, "/e", 5, NULL, &e) == ST_UNSUPPORTED); /* not followed */

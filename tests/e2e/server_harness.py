@@ -156,8 +156,8 @@ class Server:
         assert result.rc >= 0, "crash: %r" % result
         return result
 
-    def json(self, *args, **more):
-        return self.cli(*args, "--json", **more)
+    def json(self, command, *args, **more):
+        return self.cli(command, "--json", *args, **more)  # before any "--"
 
     def popen(self, *args, env=None, **more):
         return subprocess.Popen(
