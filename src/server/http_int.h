@@ -182,7 +182,7 @@ void http_release(struct http *h);
 
 /* route_docs.c: the table as OpenAPI 3.1; a new reference. */
 json_t *openapi_json(const struct route *rows, size_t n);
-/* page.c: what a GET outside /api gets until the editor is built in. */
-void page_reply(struct http_reply *r);
+/* page.c: what a GET outside /api gets. */
+void page_reply(const struct server *s, const char *path, struct http_reply *r);
 
 #endif

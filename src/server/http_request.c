@@ -164,7 +164,7 @@ static void answer_without_route(struct exchange *x, bool method_known)
     } else if (is_api(x->path)) {
         exchange_refuse(x, 404, "Not Found");
     } else if (method_known && x->method == METHOD_GET) {
-        page_reply(&x->r);
+        page_reply(x->h->server, x->path, &x->r);
         x->replied = true;
     } else {
         x->match.methods = 1U << METHOD_GET;

@@ -1,5 +1,12 @@
-/* page.c - what a browser gets until the editor is built in. */
+/* page.c - what a browser gets: the built page of the folder `web_dir`, else a page of a few lines.
+ *
+ * A built page is an index.html with files beside it, most of them in assets/ under names that
+ * change with their content. Addresses that are no files of it are places within the page: they get
+ * index.html. The editor of CodefyUI 1.4.2 is served so, unchanged. */
+#include "server/config.h"
+#include "server/files.h"
 #include "server/http_int.h"
+#include "server/server.h"
 
 #include <string.h>
 
@@ -13,9 +20,63 @@ static const char page[] =
     "<a href=\"/api/health\">health</a>. On the command line: <code>snug status</code>, "
     "<code>snug run graph.json</code>, <code>snug runs</code>.</p>\n</body></html>\n";
 
-void page_reply(struct http_reply *r)
+static void built_in(struct http_reply *r)
 {
     http_text(r, 200, "text/html; charset=utf-8", mem_strdup(page), strlen(page));
     (void)http_add_header(
         r, "Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'");
+}
+
+/* Browsers take scripts and styles by their type alone. Files that users upload are never served
+ * from here. */
+static const char *type_of(const char *name)
+{
+    static const struct {
+        const char *endings, *type;
+    } rows[] = {
+        {".html", "text/html; charset=utf-8"},
+        {".js .mjs", "text/javascript; charset=utf-8"},
+        {".css", "text/css; charset=utf-8"},
+        {".svg", "image/svg+xml"},
+        {".ico", "image/x-icon"},
+        {".woff2", "font/woff2"},
+        {".woff", "font/woff"},
+        {".ttf", "font/ttf"},
+        {".wasm", "application/wasm"},
+        {".map .webmanifest", "application/json"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (files_has_ending(name, rows[i].endings))
+            return rows[i].type;
+    return files_type(name);
+}
+
+/* What has an ending, or lies in assets/, is meant as a file. */
+static bool is_file_name(const char *name)
+{
+    const char *last = strrchr(name, '/');
+    return str_starts(name, "assets/") || strchr(last ? last : name, '.') != NULL;
+}
+
+void page_reply(const struct server *s, const char *path, struct http_reply *r)
+{
+    const char *dir = s->config && s->config->web_dir ? s->config->web_dir : "", *name = path + 1;
+    char file[1024];
+    struct err e;
+    if (!*dir) {
+        built_in(r);
+        return;
+    }
+    bool found = *name && files_find(dir, name, file, &e) == ST_OK;
+    if (!found && is_file_name(name)) {
+        http_error(r, 404, "Not Found");
+        return;
+    }
+    if (!found && files_find(dir, name = "index.html", file, &e) != ST_OK) {
+        http_error(r, 404, "there is no index.html in the folder web_dir");
+        return;
+    }
+    http_file(r, file, type_of(name));
+    (void)http_add_header(
+        r, "Cache-Control",
+        str_starts(name, "assets/") ? "public, max-age=31536000, immutable" : "no-cache");
 }

@@ -629,6 +629,32 @@ def test_graph_as_a_function(snug):
         assert call("Fast", {})["outputs"]["losses"]["shape"] == [1]
 
 
+# ids: H3 promise-P15
+def test_a_built_page_is_served(snug):
+    """web_dir: index.html for places within the page, files by their type, nothing outside the folder."""
+    folder = os.path.join(snug.dir, "dist")
+    os.makedirs(os.path.join(folder, "assets"))
+    for name, text in (("index.html", "<p>page</p>"), ("assets/a-1.js", "1"), ("assets/a-1.css", "p{}"),
+                       ("logo.svg", "<svg/>")):
+        with open(os.path.join(folder, name), "w") as out:
+            out.write(text)
+    os.symlink("/etc/passwd", os.path.join(folder, "assets", "out.txt"))
+    with Server(snug, web_dir=folder) as server:
+        for path in ("/", "/index.html", "/some/place"):
+            reply = server.get(path, token="")
+            assert (reply.status, reply.text) == (200, "<p>page</p>"), reply
+            assert reply.headers["Content-Type"].startswith("text/html"), reply.headers
+            assert reply.headers["Cache-Control"] == "no-cache", reply.headers
+        script = server.get("/assets/a-1.js", token="")
+        assert script.text == "1" and script.headers["Content-Type"].startswith("text/javascript"), script.headers
+        assert "immutable" in script.headers["Cache-Control"], script.headers
+        assert server.get("/assets/a-1.css").headers["Content-Type"].startswith("text/css")
+        assert server.get("/logo.svg").headers["Content-Type"] == "image/svg+xml"
+        for path in ("/assets/none.js", "/assets/out.txt", "/assets/../../x.js", "/..%2f..%2fetc/passwd.x", "/none.png",
+                     "/api/none"):
+            assert server.get(path).status in (400, 404), path
+
+
 # ---- in a browser ------------------------------------------------------------------------------------
 
 PAGE = """<!doctype html><title>canvas</title><script>
