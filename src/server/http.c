@@ -698,7 +698,8 @@ static size_t keep_escapes(void *ctx, struct MHD_Connection *c, char *text)
     return strlen(text);
 }
 
-static void on_library_log(void *ctx, const char *fmt, va_list args)
+__attribute__((format(printf, 2, 0))) static void
+on_library_log(void *ctx, const char *fmt, va_list args)
 {
     char text[512];
     (void)ctx;
