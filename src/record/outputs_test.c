@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/mem.h"
+#include "base/rng.h"
 #include "test.h"
 
 #include <math.h>
@@ -77,6 +78,77 @@ static enum status try_slice(const char *dir, const char *slice, int64_t max)
     enum status st = outputs_read(dir, "n", "output", slice, max, &d, &e);
     json_decref(d);
     return st;
+}
+
+/* A random place of a slice, its text, and which indices it takes. */
+static size_t random_piece(struct rng *r, int64_t size, char *text, size_t cap, bool taken[16])
+{
+    int64_t start = (int64_t)rng_below(r, (uint64_t)(2 * size + 3)) - size - 1;
+    int64_t stop = (int64_t)rng_below(r, (uint64_t)(2 * size + 3)) - size - 1;
+    int64_t step = 1 + (int64_t)rng_below(r, 3);
+    unsigned form = rng_u32(r) % 4;
+    memset(taken, 0, 16);
+    if (form == 0 && size > 0) { /* an index */
+        int64_t at = (int64_t)rng_below(r, (uint64_t)(2 * size)) - size;
+        taken[at < 0 ? at + size : at] = true;
+        return (size_t)snprintf(text, cap, "%lld", (long long)at);
+    }
+    bool has_start = form & 1, has_stop = form & 2;
+    int64_t from = has_start ? (start < 0 ? start + size : start) : 0;
+    int64_t to = has_stop ? (stop < 0 ? stop + size : stop) : size;
+    for (int64_t i = from < 0 ? 0 : from; i < (to < size ? to : size); i += step)
+        taken[i] = true;
+    char a[24] = "", b[24] = "";
+    if (has_start)
+        (void)snprintf(a, sizeof a, "%lld", (long long)start);
+    if (has_stop)
+        (void)snprintf(b, sizeof b, "%lld", (long long)stop);
+    return (size_t)snprintf(text, cap, "%s:%s:%lld", a, b, (long long)step);
+}
+
+/* The numbers of nested lists, in order. */
+static void flatten(const json_t *v, double *out, size_t *n)
+{
+    size_t i;
+    json_t *x;
+    if (json_is_number(v))
+        out[(*n)++] = json_number_value(v);
+    json_array_foreach(v, i, x) flatten(x, out, n);
+}
+
+static void try_random_slice(struct rng *r, const char *dir)
+{
+    bool taken[3][16];
+    char slice[160] = "";
+    double wanted[24], got[24];
+    size_t at = 0, n_wanted = 0, n_got = 0;
+    struct err e = {0};
+    json_t *d;
+    for (int i = 0; i < 3; i++) {
+        if (i)
+            slice[at++] = ',';
+        at += random_piece(r, cube[i], slice + at, sizeof slice - at, taken[i]);
+    }
+    for (int i = 0; i < 24; i++)
+        if (taken[0][i / 12] && taken[1][i / 4 % 3] && taken[2][i % 4])
+            wanted[n_wanted++] = i;
+    if (outputs_read(dir, "n", "output", slice, 0, &d, &e) != ST_OK)
+        test_fail(__FILE__, __LINE__, "slice \"%s\": %s", slice, e.text);
+    flatten(json_object_get(d, "values"), got, &n_got);
+    json_decref(d);
+    if (n_got != n_wanted || memcmp(got, wanted, n_got * sizeof *got) != 0)
+        test_fail(__FILE__, __LINE__, "slice \"%s\" gives other elements", slice);
+}
+
+TEST(
+    random_slices_take_what_they_say,
+    "W9: every slice takes the elements that its places take, in order")
+{
+    const char *dir = recorded();
+    struct rng r;
+    rng_init(&r, test_seed(), 0, 0);
+    for (int i = 0; i < 3000; i++)
+        try_random_slice(&r, dir);
 }
 
 TEST(bad_slices_are_refused, "a bad slice is refused (400), a large one is too large (413)")

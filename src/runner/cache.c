@@ -7,8 +7,10 @@
 #include "base/str.h"
 #include "runner/run_int.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct key {
     uint64_t a, b;
@@ -117,6 +119,55 @@ static bool has_effects(const char *type)
     return false;
 }
 
+/* Names, sizes and times of the files of a folder, in whatever order they come. */
+static bool add_folder(struct key *k, const char *folder)
+{
+    struct key sum = {5, 6};
+    DIR *d = opendir(folder);
+    bool there = d != NULL;
+    for (struct dirent *f; d && (f = readdir(d));) {
+        struct key one = {7, 8};
+        char path[1400];
+        struct stat s;
+        (void)path_join(folder, f->d_name, path, sizeof path);
+        if (f->d_name[0] == '.' || stat(path, &s) != 0)
+            continue;
+        int64_t figures[] = {s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec};
+        add_text(&one, f->d_name);
+        add_bytes(&one, figures, sizeof figures);
+        sum.a += one.a;
+        sum.b += one.b;
+    }
+    if (d)
+        (void)closedir(d);
+    add_bytes(k, &sum, sizeof sum);
+    return there;
+}
+
+/* A known data set as its node gives it, and its files as they are now; false: another kind. */
+static bool add_dataset(struct key *k, struct run *r, const struct graph_node *n)
+{
+    char dir[1024], folder[1100];
+    struct err ignored;
+    const struct graph_edge *edge;
+    size_t node = graph_node_find(r->graph, n->id);
+    if (!n->kind || strcmp(n->kind->name, "Dataset") != 0)
+        return false;
+    for (size_t i = 0; (edge = graph_edge_into(r->graph, node, i)); i++)
+        if (!edge->trigger)
+            return false; /* transforms are objects */
+    struct dataset_spec spec = {
+        .name = graph_param_str(n, "name"),
+        .split = graph_param_str(n, "split"),
+        .data_dir = graph_param_str(n, "data_dir"),
+        .graph_dir = run_graph_dir(r, dir, sizeof dir)};
+    if (dataset_find(&spec, folder, sizeof folder, &ignored) != ST_OK)
+        return false;
+    add_params(k, n);
+    add_text(k, folder);
+    return add_folder(k, folder);
+}
+
 /* The node under its inputs as they are now; false: it has no entry. */
 static bool key_of(struct run *r, size_t node, struct key *k)
 {
@@ -134,7 +185,12 @@ static bool key_of(struct run *r, size_t node, struct key *k)
         if (edge->trigger)
             continue;
         add_text(k, edge->target_port);
-        if (!flow_has(r, node, edge->target_port, &f) || !add_value(k, &f))
+        if (!flow_has(r, node, edge->target_port, &f))
+            return false;
+        bool known = f.kind == FLOW_DATASET
+                         ? add_dataset(k, r, graph_node_at(r->graph, edge->source))
+                         : add_value(k, &f);
+        if (!known)
             return false;
     }
     return true;

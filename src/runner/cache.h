@@ -7,10 +7,12 @@
  * OUTPUTS  An entry is the outputs of one node, found again by the node's id, type, parameters,
  * device, seed and the contents of its inputs. Only nodes whose inputs and outputs are values
  * (tensors, numbers, texts, lists) have one: models, optimizers, schedulers, loaders and whatever
- * reads them are live, and a second run must not begin where the first ended. Neither have nodes
- * that the table calls UNCACHED, and those that write files. WEIGHTS  Layers of the canvas keep
- * theirs under the node's id, as long as type and parameters are the same. They are measured when
- * they are made.
+ * reads them are live, and a second run must not begin where the first ended. An input that is a
+ * known data set counts as its node's parameters and the names, sizes and times of its files.
+ * Nodes that the table calls UNCACHED have no entry, nor have those that write files.
+ *
+ * WEIGHTS  Layers of the canvas keep theirs under the node's id, as long as type and parameters are
+ * the same. They are measured when they are made.
  *
  * LIMITS (S1)  256 outputs and 1 GiB, 200 layers and 1 GiB; the least recently used go first. What
  * is larger than the limit of bytes is not kept at all. Bytes are those of tensors' storages (S2)

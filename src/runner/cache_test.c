@@ -1,6 +1,7 @@
 /* cache_test.c - what a second run of the same process finds of the first. */
 #include "runner/cache.h"
 
+#include "base/env.h"
 #include "base/mem.h"
 #include "runner/run.h"
 #include "test.h"
@@ -8,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
 /* Start -> TensorInput -> Linear -> Activation, and TensorInput -> ScalarMultiply. */
 static const char document[] =
@@ -53,7 +56,8 @@ static void on_node(
         v->sum += (double)(i + 1) * dtype_load(o.data, o.dtype, i);
 }
 
-static struct seen run_with(struct run_cache *c, const char *set, int64_t seed)
+static struct seen
+run_document_with(const char *graph_text, struct run_cache *c, const char *set, int64_t seed)
 {
     struct err e = {0};
     struct graph *g;
@@ -63,7 +67,7 @@ static struct seen run_with(struct run_cache *c, const char *set, int64_t seed)
     struct run_options o = {
         .seed = seed, .has_seed = true, .cache = c, .quick = true, .threads = 1};
     CHECK(setenv("SNUG_HOME", test_dir(), 1) == 0);
-    CHECK_OK(graph_parse(document, strlen(document), "canvas.json", &g, &e), &e);
+    CHECK_OK(graph_parse(graph_text, strlen(graph_text), "canvas.json", &g, &e), &e);
     if (set)
         CHECK_OK(graph_set(g, set, &e), &e);
     (void)graph_check(g, GRAPH_RUN);
@@ -74,6 +78,11 @@ static struct seen run_with(struct run_cache *c, const char *set, int64_t seed)
     run_free(r);
     graph_free(g);
     return v;
+}
+
+static struct seen run_with(struct run_cache *c, const char *set, int64_t seed)
+{
+    return run_document_with(document, c, set, seed);
 }
 
 static struct run_cache *fresh(int64_t output_bytes, int64_t weight_bytes)
@@ -171,4 +180,47 @@ TEST(
     CHECK_EQ(l.weight_bytes_max, 3 << 20);
     CHECK(setenv("SNUG_NODE_STATE_STORE_MAX_MB", "-1", 1) == 0);
     CHECK_EQ(run_cache_limits_read(&l, &e), ST_INVALID);
+}
+
+TEST(
+    batches_are_kept_as_long_as_the_files_are,
+    "R1: a batch of a data set is cached until its files change; #144 of the founding system")
+{
+    static const char batch[] =
+        "{\"name\":\"batch\",\"nodes\":["
+        "{\"id\":\"s\",\"type\":\"Start\",\"data\":{\"params\":{}}},"
+        "{\"id\":\"d\",\"type\":\"Dataset\",\"data\":{\"params\":{\"name\":\"FashionMNIST\","
+        "\"split\":"
+        "\"test\",\"data_dir\":\"./data\"}}},"
+        "{\"id\":\"b\",\"type\":\"DatasetBatch\",\"data\":{\"params\":{\"batch_size\":2}}}],"
+        "\"edges\":["
+        "{\"id\":\"t\",\"source\":\"s\",\"target\":\"d\",\"sourceHandle\":\"trigger\",\"type\":"
+        "\"trigger\"},"
+        "{\"id\":\"e\",\"source\":\"d\",\"target\":\"b\",\"sourceHandle\":\"dataset\","
+        "\"targetHandle\":\"dataset\"}]}";
+    static const char system[] = "/usr/share/datasets/fashion-mnist";
+    static const char *const names[] = {"t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"};
+    char folder[900], to[1100], from[200], *bytes;
+    size_t n;
+    struct err e = {0};
+    (void)snprintf(folder, sizeof folder, "%s/data/fashion-mnist", test_dir());
+    CHECK_OK(dir_make(folder, &e), &e);
+    for (int i = 0; i < 2; i++) {
+        (void)path_join(system, names[i], from, sizeof from);
+        if (!file_exists(from))
+            test_skip("the Debian package dataset-fashion-mnist is missing");
+        CHECK_OK(file_read(from, 1 << 26, &bytes, &n, &e), &e);
+        CHECK_OK(file_write(path_join(folder, names[i], to, sizeof to), bytes, n, &e), &e);
+        mem_free(bytes);
+    }
+    struct run_cache *c = fresh(1 << 20, 1 << 20);
+    struct seen v = run_document_with(batch, c, NULL, 5);
+    CHECK(strstr(v.text, "b=completed") != NULL);
+    v = run_document_with(batch, c, NULL, 5);
+    CHECK(strstr(v.text, "d=completed") && strstr(v.text, "b=cached"));
+    struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    CHECK_EQ(utimensat(-100, to, old, 0), 0);
+    v = run_document_with(batch, c, NULL, 5);
+    CHECK(strstr(v.text, "b=completed") != NULL);
+    run_cache_free(c);
 }
