@@ -510,8 +510,8 @@ static void on_boot(struct checker *c, const json_t *line)
     c->out->restarts++;
     for (size_t i = 0; i < c->n_workers; i++) {
         struct model_worker *w = &c->workers[i];
-        w->connected = w->seen = false;
-        w->instance[0] = 0; /* a server that starts takes every process for a new one */
+        w->connected = w->seen = w->same_host = false; /* told anew with the next hello */
+        w->instance[0] = 0;
     }
     struct model_worker *own = worker_of(c, "local");
     take_devices(c, own, json_object_get(line, "devices"), false);

@@ -344,6 +344,8 @@ static void step(struct sim *s, struct sim_item *x)
     case ITEM_TIMEOUT:
         if (current && m->serial[x->call] == x->serial) {
             m->serial[x->call] = 0;
+            if (x->call == CALL_ORDERS)
+                machine_disconnect(m);
             machine_step(s, x->machine);
         }
         break;

@@ -513,13 +513,21 @@ static void take_reply(struct sim *s, struct sim_machine *m, const json_t *reply
         process_forget(s, m, json_string_value(one));
 }
 
+/* What is on its way for the old session is not looked at: the next hello says what is here, so
+ * nothing may begin behind its back. */
+void machine_disconnect(struct sim_machine *m)
+{
+    m->session[0] = 0;
+    m->serial[CALL_ORDERS] = m->serial[CALL_REPORT] = m->serial[CALL_LEAVE] = 0;
+}
+
 void machine_answer(struct sim *s, const struct sim_item *x)
 {
     struct sim_machine *m = &s->machines[x->machine];
     m->serial[x->call] = 0;
     if (x->status != ST_OK) {
-        if (x->status == ST_GONE)
-            m->session[0] = 0;
+        if (x->status == ST_GONE || x->call == CALL_ORDERS)
+            machine_disconnect(m);
         m->retry_ns =
             s->now_ns + (x->status == ST_GONE ? 0 : (int64_t)(1 + sim_below(s, 4)) * SIM_SECOND);
         machine_step(s, x->machine);
