@@ -333,6 +333,22 @@ static size_t take_names(const json_t *list, char out[SET][16])
     return n;
 }
 
+/* Nobody is given up before the grace, and what was given up is gone by then. */
+static void judge_end(struct checker *c, const struct model_run *r)
+{
+    const struct model_worker *w = worker_of(c, r->worker);
+    bool lost = str_eq(r->cause, "agent_lost");
+    int64_t since = w->contact_ns > c->boot_ns ? w->contact_ns : c->boot_ns;
+    if (lost && c->t - since < c->grace_ns)
+        BROKEN(
+            c, "promise-P10: run %s is given up %.3f s after the last word of %s", r->run_id,
+            (double)(c->t - since) / 1e9, r->worker);
+    if ((lost || str_eq(r->cause, "child_lost")) && r->alive)
+        BROKEN(
+            c, "promise-P10: run %s is given up (%s), and its processes live on %s", r->run_id,
+            r->cause, r->host);
+}
+
 static void on_row(struct checker *c, const json_t *line)
 {
     struct model_run *r = run_of(c, json_get_str(line, "run_id", ""));
@@ -365,10 +381,8 @@ static void on_row(struct checker *c, const json_t *line)
         if (!is_over(r))
             judge_admission(c, r);
     }
-    /* What the agent should have ended by itself is gone by now. */
-    if (is_over(r) && r->alive && str_eq(r->cause, "agent_lost"))
-        BROKEN(
-            c, "promise-P10: run %s is given up, and its processes live on %s", r->run_id, r->host);
+    if (is_over(r))
+        judge_end(c, r);
 }
 
 static bool is_last(const char *type)
@@ -698,6 +712,9 @@ static void on_final(struct checker *c, const json_t *line)
             BROKEN(c, "promise-P3: run %s ended without its last event", r->run_id);
         else if (r->alive)
             BROKEN(c, "promise-P9: run %s ended and lives on %s", r->run_id, r->host);
+        else if (r->cancelled_ns && !r->started_epoch && !str_eq(status, "cancelled"))
+            BROKEN(
+                c, "promise-P9: run %s was cancelled, never started, and is %s", r->run_id, status);
         else if (str_eq(status, "succeeded") && r->written != r->lines)
             BROKEN(
                 c, "promise-P10: run %s has %lld of its %lld events", r->run_id,

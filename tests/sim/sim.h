@@ -165,7 +165,7 @@ void machine_lives(struct sim *s, int machine); /* journals go on, lives and lea
 int64_t machine_next_ns(const struct sim *s, int machine);
 void machine_kill_agent(struct sim *s, int machine, int64_t back_ns);
 void machine_crash(struct sim *s, int machine, int64_t back_ns); /* power loss */
-void machine_disconnect(struct sim_machine *m); /* it has to connect again */
+void machine_disconnect(struct sim_machine *m);                  /* it has to connect again */
 void machine_free(struct sim_machine *m);
 json_t *machine_devices(struct sim *s, const struct sim_machine *m);
 

@@ -125,6 +125,8 @@ static void process_begin(
     p->stubborn = sim_one_in(s, 8);
     p->outcome = sim_one_in(s, 4) ? 1 : 0;
     int64_t life = (int64_t)(1 + sim_below(s, sim_one_in(s, 12) ? 400 : 40)) * SIM_SECOND;
+    if (s->options.canary == CANARY_IGNORE_LEASE)
+        life *= 20; /* so that many are alive when a lease ends */
     p->ends_ns = s->now_ns + life;
     p->next_ns = s->now_ns + life / 4;
     note_start(s, m, p);
