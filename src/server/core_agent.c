@@ -390,6 +390,7 @@ static enum status judge_runs(
 {
     size_t i;
     json_t *one;
+    w->strays = false;
     json_array_foreach((json_t *)(uintptr_t)runs, i, one)
     {
         struct run_report report;
@@ -398,6 +399,8 @@ static enum status judge_runs(
         bool mine = r && r->in_live && r->now.worker == w && r->now.epoch == report.epoch;
         if (mine)
             listed[r->at] = true;
+        else if (str_eq(report.state, "live"))
+            w->strays = true;
         json_array_append_new(
             verdicts,
             mine ? verdict(&report, "keep", r->now.sequence) : verdict(&report, "forget", 0));

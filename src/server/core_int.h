@@ -55,6 +55,7 @@ struct run {
     struct place_class *class; /* while in `waiting` */
     size_t at;                 /* in `waiting`, `canvas` or `live` */
     bool in_live;
+    char (*uuids)[NAME_BYTES]; /* of its cards, while in `live`: its agent may come back without them */
     bool handed;         /* its start went out to the agent */
     bool closed_unknown; /* after a restart: now.closed is to be read from the log */
     /* Deadlines, 0 none: until it is confirmed (canvas: until its worker is there), killed, over.
@@ -91,6 +92,7 @@ struct worker {
     char ssh_host[256]; /* kind ssh: alias, a blank, devices */
     bool server, same_host, one_shot, spent, can_cap, allow_commands;
     bool draining, disabled, seen, connected;
+    bool strays; /* it came with live runs that are not its any more: they go before others come */
     bool limits_unsaid; /* it has just connected: limits that another lowers are logged */
     char session[ID_BYTES], instance[NAME_BYTES], credential[ID_BYTES], secret[NAME_BYTES];
     int64_t contact_ns;                 /* the last message of it */

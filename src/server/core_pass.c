@@ -37,6 +37,7 @@ static void world_worker(struct arena *a, const struct worker *w, struct place_w
         .seen = w->seen,
         .draining = w->draining,
         .disabled = w->disabled,
+        .adopting = w->strays,
         .one_shot = w->one_shot,
         .spent = w->spent,
         .can_cap = w->can_cap};
@@ -54,9 +55,9 @@ static void world_live(struct arena *a, const struct run *r, struct place_live *
     char *list = arena_strdup(a, r->now.devices);
     for (char *save, *d = strtok_r(list, ",", &save); d && out->n_devices < PLACE_SET_MAX;
          d = strtok_r(NULL, ",", &save)) {
-        const struct card *card = worker_card(r->now.worker, d);
         out->devices[out->n_devices] = d;
-        out->uuids[out->n_devices++] = card ? card->uuid : NULL;
+        out->uuids[out->n_devices] = r->uuids[out->n_devices];
+        out->n_devices++;
     }
 }
 

@@ -99,7 +99,7 @@ static enum status apply_artifact(
 static bool is_stop_cause(enum cause c, const struct run_end *end)
 {
     return c == CAUSE_CANCELLED || c == CAUSE_AGENT_STOPPED || c == CAUSE_SERVER_STOPPED ||
-           c == CAUSE_CHILD_LOST || c == CAUSE_COULD_NOT_START ||
+           c == CAUSE_CHILD_LOST || c == CAUSE_COULD_NOT_START || c == CAUSE_CANNOT_CAP ||
            ((c == CAUSE_CRASHED || c == CAUSE_EXIT_STATUS) && end->signal > 0) ||
            (c == CAUSE_EXIT_STATUS && (end->exit_code == 130 || end->exit_code == 143));
 }
@@ -288,6 +288,10 @@ static bool any_shared(const struct worker *w)
 
 static void take_heartbeat(struct core *c, struct worker *w, const struct report *report)
 {
+    if (w->strays) { /* it has had the verdicts, and killed what was not its */
+        w->strays = false;
+        core_stale(c);
+    }
     w->heartbeat_ns = c->now.now_ns;
     w->heartbeat_us = c->now.wall_us;
     w->seen_us = c->now.wall_us;

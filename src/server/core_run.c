@@ -66,6 +66,7 @@ struct run *core_run_new(const struct store_run *row)
 void core_run_free(struct core *c, struct run *r)
 {
     place_class_give(c->place, r->class);
+    mem_free(r->uuids);
     mem_free(r->texts);
     mem_free(r->graph_text);
     mem_free(r);
@@ -188,8 +189,23 @@ void run_reclass(struct core *c, struct run *r)
     core_dirty(c);
 }
 
+/* Its cards stay the ones that it was given, whatever its agent offers later. */
+static void keep_uuids(struct run *r)
+{
+    char list[DEVICES_BYTES];
+    size_t n = 0;
+    r->uuids = mem_alloc(PLACE_SET_MAX * sizeof *r->uuids);
+    snprintf(list, sizeof list, "%s", r->now.devices);
+    for (char *save, *d = strtok_r(list, ",", &save); d && n < PLACE_SET_MAX;
+         d = strtok_r(NULL, ",", &save)) {
+        const struct card *card = worker_card(r->now.worker, d);
+        snprintf(r->uuids[n++], NAME_BYTES, "%s", card ? card->uuid : "");
+    }
+}
+
 void run_live_add(struct core *c, struct run *r)
 {
+    keep_uuids(r);
     r->at = c->live.n;
     r->in_live = true;
     vec_push(&c->live, r);
@@ -201,6 +217,8 @@ void run_live_remove(struct core *c, struct run *r)
     c->live.data[r->at] = c->live.data[--c->live.n];
     c->live.data[r->at]->at = r->at;
     r->in_live = false;
+    mem_free(r->uuids);
+    r->uuids = NULL;
 }
 
 /* ---- events ---- */

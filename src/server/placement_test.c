@@ -314,7 +314,7 @@ TEST(
     w->connected = w->adopting = true;
     begin(&s);
     CHECK_STR(next(&s, "gpu-box:cuda:0", 0), "");
-    CHECK_HAS(why(&s), "its runs are being taken over");
+    CHECK_HAS(why(&s), "is being settled");
     w->adopting = false;
     begin(&s);
     CHECK_STR(next(&s, "any:cuda", 0), "gpu-box cuda:0");

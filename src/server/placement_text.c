@@ -202,7 +202,7 @@ static const char *worker_state_text(enum fit f)
 {
     switch ((int)f) {
     case FIT_ADOPTING:
-        return "has just connected, and its runs are being taken over";
+        return "has just connected, and what it still runs is being settled";
     case FIT_SPENT:
         return "has had its one run";
     case FIT_DRAINING:

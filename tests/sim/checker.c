@@ -23,18 +23,20 @@ struct model_worker {
     size_t n_devices;
     VEC(char *) shared; /* UUIDs that are set to shared */
     bool server, same_host, connected, seen, draining, disabled, one_shot, spent, can_cap;
+    bool strays; /* it came with live runs that are nobody's any more */
     int64_t contact_ns;
 };
 struct model_run {
     char run_id[33], state[16], status[16], worker[24], target[24], pool[16], key[16], cause[24];
-    char devices[SET][16], wanted[SET][16];
+    char devices[SET][16], uuids[SET][24], wanted[SET][16]; /* uuids: as it was given them */
     size_t n_devices, n_wanted;
     int64_t epoch, budget, cursor, mark, lines, written, cancelled_ns;
     bool raised, canvas, closed, known, handed, has_pool;
     /* the truth */
     int64_t started_epoch; /* the highest that started */
-    bool alive;
-    char host[24]; /* the worker where it lives */
+    bool alive, orphaned;  /* orphaned: its worker was removed under it */
+    char host[24];         /* the worker where it lives */
+    char how[24];          /* it went */
 };
 struct checker {
     struct verdict *out;
@@ -175,6 +177,7 @@ static void make_workers(struct checker *c, struct made_world *m)
             .seen = w->seen,
             .draining = w->draining,
             .disabled = w->disabled,
+            .adopting = w->strays,
             .one_shot = w->one_shot,
             .spent = w->spent,
             .can_cap = w->can_cap};
@@ -183,7 +186,6 @@ static void make_workers(struct checker *c, struct made_world *m)
 
 static void make_live(struct checker *c, const struct model_run *r, struct place_live *out)
 {
-    const struct model_worker *w = worker_of(c, r->worker);
     *out = (struct place_live){
         .run = 1 + (int64_t)(r - c->runs.data),
         .run_id = r->run_id,
@@ -194,7 +196,7 @@ static void make_live(struct checker *c, const struct model_run *r, struct place
         .started = !str_eq(r->state, "assigned")};
     for (size_t k = 0; k < r->n_devices; k++) {
         out->devices[k] = r->devices[k];
-        out->uuids[k] = uuid_of(w, r->devices[k]);
+        out->uuids[k] = r->uuids[k];
     }
 }
 
@@ -276,12 +278,14 @@ static void judge_truth(struct checker *c, const struct model_run *r)
 {
     for (size_t i = 0; i < c->runs.n; i++) {
         const struct model_run *x = &c->runs.data[i];
-        if (!x->alive || x == r || is_live(x) || !is_over(x) || str_eq(x->cause, "agent_stopped"))
+        if (!x->alive || x == r || is_live(x) || !is_over(x))
             continue;
+        if (x->orphaned && !str_eq(x->host, r->worker))
+            continue; /* who removes a worker frees its cards for others at once */
         for (size_t a = 0; a < x->n_devices; a++)
             for (size_t b = 0; b < r->n_devices; b++) {
-                const char *u = uuid_of(worker_of(c, x->worker), x->devices[a]);
-                if (*u && str_eq(u, uuid_of(worker_of(c, r->worker), r->devices[b])))
+                const char *u = x->uuids[a];
+                if (*u && str_eq(u, r->uuids[b]))
                     BROKEN(
                         c,
                         "promise-P9: run %s is given the card %s, where processes of run %s (%s, "
@@ -307,7 +311,7 @@ static void judge_admission(struct checker *c, const struct model_run *r)
         BROKEN(
             c, "promise-P11: run %s is admitted to %s, which is not connected", r->run_id,
             r->worker);
-    if (w->draining || w->disabled || (w->one_shot && w->spent))
+    if (w->draining || w->disabled || w->strays || (w->one_shot && w->spent))
         BROKEN(
             c, "promise-P4: run %s is admitted to %s, which takes nothing", r->run_id, r->worker);
     for (size_t k = 0; k < r->n_devices && !m.unsure; k++)
@@ -337,7 +341,8 @@ static size_t take_names(const json_t *list, char out[SET][16])
 static void judge_end(struct checker *c, const struct model_run *r)
 {
     const struct model_worker *w = worker_of(c, r->worker);
-    bool lost = str_eq(r->cause, "agent_lost");
+    /* Its machine may have ended it by itself, and told so later. */
+    bool lost = str_eq(r->cause, "agent_lost") && !str_eq(r->how, "agent_lost");
     int64_t since = w->contact_ns > c->boot_ns ? w->contact_ns : c->boot_ns;
     if (lost && c->t - since < c->grace_ns)
         BROKEN(
@@ -377,6 +382,8 @@ static void on_row(struct checker *c, const json_t *line)
     r->epoch = epoch;
     if (epoch > before) {
         r->mark = r->lines = 0;
+        for (size_t i = 0; i < r->n_devices; i++)
+            copy(r->uuids[i], sizeof r->uuids[i], uuid_of(worker_of(c, r->worker), r->devices[i]));
         r->handed = false;
         if (!is_over(r))
             judge_admission(c, r);
@@ -457,6 +464,7 @@ static void on_gone(struct checker *c, const json_t *line)
 {
     struct model_run *r = run_of(c, json_get_str(line, "run_id", ""));
     r->alive = false;
+    copy(r->how, sizeof r->how, json_get_str(line, "how", ""));
     r->written = json_get_i64(line, "lines", 0); /* events that it wrote */
 }
 
@@ -477,8 +485,10 @@ static void on_call(struct checker *c, const json_t *line)
         w->connected = false;
     if (json_object_get(line, "devices") && status == ST_OK)
         take_devices(c, w, json_object_get(line, "devices"), true);
-    if (!str_eq(call, "connect"))
+    if (!str_eq(call, "connect")) {
+        w->strays = w->strays && !json_object_get(line, "devices"); /* a heartbeat */
         return;
+    }
     const char *instance = json_get_str(line, "instance", "");
     if (!str_eq(w->instance, instance))
         w->spent = false;
@@ -487,6 +497,7 @@ static void on_call(struct checker *c, const json_t *line)
     w->same_host = json_get_bool(line, "same_host", false);
     w->one_shot = json_get_bool(line, "one_shot", false);
     w->can_cap = json_get_bool(line, "can_cap", false);
+    w->strays = json_get_bool(line, "strays", false);
     w->seen = true;
 }
 
@@ -536,6 +547,9 @@ static void on_remove(struct checker *c, const json_t *line)
 {
     struct model_worker *w = worker_of(c, json_get_str(line, "worker", ""));
     forget_modes(w);
+    for (size_t i = 0; i < c->runs.n; i++)
+        if (c->runs.data[i].alive && str_eq(c->runs.data[i].host, w->name))
+            c->runs.data[i].orphaned = true;
     w->connected = w->seen = w->draining = w->disabled = w->spent = false;
     w->n_devices = 0;
     w->instance[0] = 0;

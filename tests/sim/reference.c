@@ -896,7 +896,7 @@ const char *ref_words(enum ref_why why)
     case REF_UNREPORTED:
         return "next heartbeat";
     case REF_ADOPTING:
-        return "being taken over";
+        return "being settled";
     case REF_SPENT:
         return "one run";
     case REF_DRAINING:

@@ -195,7 +195,20 @@ void sim_item(struct sim *s, struct sim_item item)
 
 static const char *const call_names[CALL_COUNT] = {"connect", "orders", "report", "leave"};
 
-static void note_call(struct sim *s, const struct sim_item *x, enum status st)
+/* Whether it has live runs that the server told it to forget. */
+static bool has_strays(const json_t *hello, const json_t *welcome)
+{
+    size_t i, k;
+    json_t *run, *v;
+    json_array_foreach(json_object_get(hello, "runs"), i, run)
+        json_array_foreach(json_object_get(welcome, "runs"), k, v) if (
+            str_eq(json_get_str(run, "state", ""), "live") &&
+            str_eq(json_get_str(v, "action", ""), "forget") &&
+            json_equal(json_object_get(run, "run_id"), json_object_get(v, "run_id"))) return true;
+    return false;
+}
+
+static void note_call(struct sim *s, const struct sim_item *x, enum status st, const json_t *reply)
 {
     const struct sim_machine *m = &s->machines[x->machine];
     json_t *line = json_pack(
@@ -208,6 +221,7 @@ static void note_call(struct sim *s, const struct sim_item *x, enum status st)
     if (x->call == CALL_CONNECT) {
         json_object_set(line, "instance", json_object_get(x->body, "instance"));
         json_put_bool(line, "same_host", m->same_host);
+        json_put_bool(line, "strays", has_strays(x->body, reply));
         json_put_bool(line, "one_shot", m->one_shot);
         json_put_bool(line, "can_cap", json_get_bool(x->body, "can_cap", false));
         json_put_str(line, "pool", m->pool);
@@ -309,7 +323,7 @@ static void request(struct sim *s, struct sim_item *x)
         return;
     }
     enum status st = serve(s, x, &reply);
-    note_call(s, x, st);
+    note_call(s, x, st, reply);
     if (x->call == CALL_REPORT && st == ST_OK)
         write_followers(s, x->body);
     if (x->call == CALL_ORDERS && st == ST_OK) {

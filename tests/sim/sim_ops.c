@@ -304,6 +304,8 @@ static void op_agent(struct sim *s)
         machine_crash(s, i, back);
     else
         machine_kill_agent(s, i, back);
+    if (i > 0 && s->machines[i].n_devices > 1 && sim_one_in(s, 5))
+        s->machines[i].n_devices--; /* it comes back with fewer devices */
     if (i > 0 && sim_one_in(s, 6))
         s->machines[i].can_cap = !s->machines[i].can_cap; /* it comes back as another version */
 }
@@ -399,6 +401,8 @@ static void plant_ghost(struct sim *s)
         struct run *ghost = mem_alloc(sizeof *ghost);
         *ghost = *r;
         ghost->texts = ghost->graph_text = NULL;
+        ghost->uuids = mem_alloc(PLACE_SET_MAX * sizeof *ghost->uuids);
+        memcpy(ghost->uuids, r->uuids, PLACE_SET_MAX * sizeof *ghost->uuids);
         ghost->owner = ghost->tab = ghost->graph_key = ghost->target = ghost->wanted = "";
         ghost->pool = "";
         ghost->class = NULL;
