@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -84,11 +85,10 @@ enum status agent_client(struct agent *a, struct client **out, struct err *e)
 void agent_heard(struct agent *a, int64_t sent_ns)
 {
     /* A long poll is answered long after it was sent, when a later message has renewed already. */
-    if (a->lease_s <= 0)
+    if (a->lease_s <= 0 || sent_ns <= a->heard_ns)
         return;
-    int64_t until = sent_ns + (int64_t)(a->lease_s * (double)SECOND);
-    if (until > lease_until_ns(&a->lease))
-        lease_renew(&a->lease, until);
+    a->heard_ns = sent_ns;
+    lease_renew(&a->lease, sent_ns + (int64_t)(a->lease_s * (double)SECOND));
 }
 
 /* ---- beginning ---- */
@@ -160,8 +160,13 @@ static enum status devices_check(struct agent *a, struct err *e)
 
 static enum status prepare(struct agent *a, struct err *e)
 {
-    (void)snprintf(a->runs_dir, sizeof a->runs_dir, "%s/runs", snug_home());
-    (void)agent_path(a->name, "lease", a->lease_path, sizeof a->lease_path);
+    char home[PATH_MAX]; /* whole: runs have working folders of their own */
+    TRY(dir_make(snug_home(), e));
+    if (!realpath(snug_home(), home))
+        return err_errno(e, "cannot find \"%s\"", snug_home());
+    if (snprintf(a->runs_dir, sizeof a->runs_dir, "%s/runs", home) >= (int)sizeof a->runs_dir)
+        return err_set(e, ST_INVALID, "the path of SNUG_HOME is too long");
+    (void)snprintf(a->lease_path, sizeof a->lease_path, "%.900s/agents/%s.lease", home, a->name);
     (void)agent_path(a->name, "state", a->state_path, sizeof a->state_path);
     TRY(dir_make(a->runs_dir, e));
     TRY(lease_open(&a->lease, a->lease_path, true, e));

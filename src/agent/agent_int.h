@@ -66,6 +66,7 @@ struct agent {
     char url[256];        /* of the server it is, or was last, connected to */
     bool ever_connected;
     double heartbeat_s, lease_s;
+    int64_t heard_ns; /* when the last message was sent that was answered */
     VEC(struct agent_run *) runs;
     VEC(struct warm *) warms;
     json_t *answers;

@@ -537,7 +537,9 @@ TEST(
     json_t *end = run_to_end(order_of("graph", json_null()), &dir);
     CHECK_STR(json_get_str(end, "status", ""), "succeeded");
     CHECK_EQ(json_get_i64(end, "exit_code", 5), 0);
-    CHECK(last_event(dir, "execution_complete"));
+    json_t *complete = last_event(dir, "execution_complete");
+    CHECK(complete);
+    json_decref(complete);
     char *text = log_of(dir);
     CHECK_STR(text, "hello from a graph\n");
     mem_free(text);

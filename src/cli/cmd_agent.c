@@ -196,13 +196,7 @@ static enum status start_behind(struct start *s, struct agent_state *state, stru
     }
     s->say = ends[1];
     struct process_spec spec = {
-        .dir = "/",
-        .in = -1,
-        .out = log,
-        .err = log,
-        .keep = &ends[1],
-        .n_keep = 1,
-        .session = true};
+        .in = -1, .out = log, .err = log, .keep = &ends[1], .n_keep = 1, .session = true};
     enum status st = process_fork(&spec, start_here, s, &p, e);
     (void)close(log);
     (void)close(ends[1]);
