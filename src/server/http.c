@@ -211,7 +211,7 @@ static bool link_trickles(const struct link *l, int64_t now_ns)
     int64_t s = (now_ns - l->since_ns) / 1000000000;
     if (l->phase == LINK_HEAD)
         return s > l->h->config.head_s;
-    return l->phase == LINK_BODY && s > BODY_GRACE_S && l->arrived < s * BODY_RATE_MIN;
+    return l->phase == LINK_BODY && s > l->h->config.body_s && l->arrived < s * BODY_RATE_MIN;
 }
 
 /* Once a second: ends connections that trickle. Their sockets are shut, not closed: the door's
@@ -318,7 +318,7 @@ static bool stream_fill(struct streaming *t)
     struct waits *w = &t->q->x.h->waits;
     struct waiter *x = &t->q->x.waiter;
     while (t->out.n == 0 && !t->ended) {
-        int64_t now_ns = clock_ns(), quiet_ns = (int64_t)COMMENT_EVERY_S * 1000000000;
+        int64_t now_ns = clock_ns(), quiet_ns = (int64_t)t->q->x.h->config.comment_s * 1000000000;
         if (!http_enter(t->q->x.h)) {
             t->ended = true;
             break;
@@ -540,6 +540,8 @@ static struct MHD_Response *data_response(struct http_reply *r)
 static enum MHD_Result answer(struct request *q)
 {
     struct http_reply *r = &q->x.r;
+    if (r->status == 500) /* a fault of ours */
+        log_warn("%s %s: 500 %.300s", q->x.method_text, q->x.path, r->data ? r->data : "");
     struct MHD_Response *response = NULL;
     if (r->upgrade.taken)
         response = upgrade_response(q);

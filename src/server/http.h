@@ -161,7 +161,8 @@ struct http_config {
     const char *spool;                     /* folder for uploads; NULL: none are taken */
     int64_t body_max_bytes, upload_max_bytes;
     int connections_max, per_address_max; /* per_address_max does not count this machine */
-    int head_s, idle_s;                   /* limits on slow clients; 0: 75 and 60 */
+    /* Limits on slow clients, and how often a quiet stream speaks; 0: 75, 60, 30, 15. */
+    int head_s, idle_s, body_s, comment_s;
 };
 /* Listens (connections wait, http_port is known), and http_start serves: what routes need can be
  * made in between. */

@@ -307,6 +307,8 @@ void http_init(struct http *h, struct server *s, const struct http_config *c)
         h->config.host = "127.0.0.1";
     h->config.head_s = c->head_s ? c->head_s : HEAD_S;
     h->config.idle_s = c->idle_s ? c->idle_s : IDLE_S;
+    h->config.body_s = c->body_s ? c->body_s : BODY_GRACE_S;
+    h->config.comment_s = c->comment_s ? c->comment_s : COMMENT_EVERY_S;
     allowed_init(&h->allowed, &h->config);
     h->port = c->port;
 }

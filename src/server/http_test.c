@@ -555,10 +555,10 @@ TEST(door_ranges, "media answer ranges; what cannot be is 416")
     static const struct {
         const char *range, *body, *content;
     } ranges[] = {{"bytes=2-4", "234", "bytes 2-4/10"}, {"bytes=7-", "789", "bytes 7-9/10"},
-                {"bytes=-3", "789", "bytes 7-9/10"},  {"bytes=0-0", "0", "bytes 0-0/10"},
-                {"bytes=8-99", "89", "bytes 8-9/10"}, {"bytes=-99", "0123456789", NULL},
-                {"bytes=0-", "0123456789", NULL},     {"bytes=1-2,4-5", "0123456789", NULL},
-                {"chapters=1-2", "0123456789", NULL}, {"bytes=x-y", "0123456789", NULL}};
+                  {"bytes=-3", "789", "bytes 7-9/10"},  {"bytes=0-0", "0", "bytes 0-0/10"},
+                  {"bytes=8-99", "89", "bytes 8-9/10"}, {"bytes=-99", "0123456789", NULL},
+                  {"bytes=0-", "0123456789", NULL},     {"bytes=1-2,4-5", "0123456789", NULL},
+                  {"chapters=1-2", "0123456789", NULL}, {"bytes=x-y", "0123456789", NULL}};
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         char head[100];
         (void)snprintf(head, sizeof head, "Range: %s\r\n", ranges[i].range);
@@ -597,8 +597,8 @@ TEST(door_uploads, "H3: uploads are capped, complete or gone, under a plain name
     (void)snprintf(body, sizeof body, form, "../../up.txt");
     CHECK_EQ(door_ask(&d, "POST", "/api/upload", head, body, &a), 200);
     CHECK(body_has(&a, "\"name\":\"up.txt\"") && body_has(&a, "he\\r\\nllo\\r\\n--X\\r\\n"));
-    static const char *const names[] = {"..",  ".",   "",   "a/", "con",     "CON.txt", "lpt1.pt",
-                                        "a:b", "a<b", "x.", "x ", ".hidden"};
+    static const char *const names[] = {"..",      ".",   "",    "a/", "con", "CON.txt",
+                                        "lpt1.pt", "a:b", "a<b", "x.", "x ",  ".hidden"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         (void)snprintf(body, sizeof body, form, names[i]);
         CHECK_EQ(door_ask(&d, "POST", "/api/upload", head, body, NULL), 400);
@@ -692,6 +692,66 @@ TEST(door_slow, "H4: who trickles a head or a body is cut off, others are served
         pause_ms(100);
     }
     CHECK_EQ(open_n, 0);
+    door_close(&d);
+}
+
+TEST(door_slow_bodies, "H4: a body that trickles is cut off; one that comes steadily is not")
+{
+    struct door d = {.config = {.body_s = 1}};
+    char text[400], piece[1001];
+    struct answer a;
+    bool cut = false;
+    open_door(&d);
+    int slow = door_connect(&d), fd = door_connect(&d);
+    (void)snprintf(
+        text, sizeof text,
+        "POST /api/raw HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 90\r\n\r\n",
+        door_owner(&d));
+    door_send(slow, text);
+    for (int i = 0; i < 80 && !cut; i++) {
+        char c;
+        cut = send(slow, "x", 1, MSG_NOSIGNAL) < 0 || recv(slow, &c, 1, MSG_DONTWAIT) == 0;
+        pause_ms(100);
+    }
+    CHECK(cut);
+    (void)close(slow);
+    (void)snprintf(
+        text, sizeof text,
+        "POST /api/raw HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 24000\r\n\r\n",
+        door_owner(&d));
+    door_send(fd, text);
+    memset(piece, 'y', 1000);
+    piece[1000] = '\0';
+    for (int i = 0; i < 24; i++) {
+        door_send(fd, piece);
+        pause_ms(100);
+    }
+    CHECK_EQ(door_read(fd, &a, false), 200);
+    (void)close(fd);
+    door_close(&d);
+}
+
+TEST(
+    door_dead, "promise-P15: a quiet stream speaks from time to time, and so finds out who is gone")
+{
+    struct door d = {.config = {.comment_s = 1}};
+    static const char ask[] = "GET /api/count HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    const struct linger at_once = {.l_onoff = 1};
+    atomic_store(&counter_now, 1);
+    atomic_store(&counters_open, 0);
+    open_door(&d);
+    int fd = door_connect(&d), gone = door_connect(&d);
+    door_send(fd, ask);
+    door_send(gone, ask);
+    CHECK(reads(fd, "data: 1"));
+    CHECK(reads(gone, "data: 1"));
+    CHECK_EQ(setsockopt(gone, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    (void)close(gone);
+    CHECK(reads(fd, ": \n\n"));
+    for (int i = 0; i < 100 && atomic_load(&counters_open) > 1; i++)
+        pause_ms(50);
+    CHECK_EQ(atomic_load(&counters_open), 1);
+    (void)close(fd);
     door_close(&d);
 }
 
