@@ -19,6 +19,7 @@ snug_bench(kernels snug_backends)
 snug_bench(bound snug_backends)
 snug_bench(snapshot snug_doctor)
 snug_bench(placement snug_server)
+snug_bench(store snug_server)
 # bench/server/run starts a server for these.
 snug_bench(server/events snug_base)
 snug_bench(server/submit snug_base)

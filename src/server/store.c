@@ -170,17 +170,23 @@ static enum status check_whole(struct store *s, struct err *e)
     s->health.checked = true;
     if (str_eq(found, "ok"))
         return ST_OK;
-    /* The WAL stays, so that the next start checks again. */
-    (void)sqlite3_db_config(s->writer.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     (void)err_set(e, ST_CORRUPT, "the database is damaged: %s", found);
     err_hint(e, "Move it away, or put a copy of it in its place; graphs and runs are files.");
     return ST_CORRUPT;
+}
+
+/* Whether the last close moves the WAL into the file. Not before the file is known to be sound: the
+ * WAL that stays is what makes the next start check again. */
+static void close_in_order(struct store *s, bool on)
+{
+    (void)sqlite3_db_config(s->writer.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !on, NULL);
 }
 
 static enum status connect_writer(struct store *s, struct err *e)
 {
     char mode[32];
     TRY(connect(s, &s->writer, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, e));
+    close_in_order(s, false);
     (void)sqlite3_wal_hook(s->writer.db, keep_wal_size, s);
     /* EXTRA until the WAL is there: the rollback journal of the first page must not come back from
      * a folder that was not synced when power fails later. */
@@ -215,6 +221,14 @@ static enum status set_up_writer(struct store *s, struct err *e)
     return st;
 }
 
+/* After a rollback that failed: the file itself is as it was. */
+static enum status reopen_writer(struct store *s, struct err *e)
+{
+    TRY(set_up_writer(s, e));
+    close_in_order(s, true);
+    return ST_OK;
+}
+
 static enum status open_all(struct store *s, struct err *e)
 {
     bool left_open = was_left_open(s);
@@ -227,6 +241,7 @@ static enum status open_all(struct store *s, struct err *e)
         (void)sqlite3_db_config(s->readers[i].db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
         TRY(run_script(&s->readers[i], "PRAGMA query_only = ON; PRAGMA cache_size = -8192;", e));
     }
+    close_in_order(s, true);
     return ST_OK;
 }
 
@@ -312,6 +327,8 @@ static void note_result(struct store *s, enum status st, const struct err *e)
     (void)pthread_mutex_lock(&s->telling);
     bool disk = st == ST_IO || st == ST_BUSY;
     if (disk) {
+        if (!s->health.failing)
+            log_warn("store: %s; said once until it works again", e ? e->text : "failed");
         s->health.failures++;
         (void)snprintf(
             s->health.last_error, sizeof s->health.last_error, "%.250s", e ? e->text : "");
@@ -327,7 +344,7 @@ enum status store_begin(struct store *s, struct err *e)
     struct err own;
     e = e ? e : &own;
     (void)pthread_mutex_lock(&s->writing);
-    enum status st = s->writer.db ? ST_OK : set_up_writer(s, e);
+    enum status st = s->writer.db ? ST_OK : reopen_writer(s, e);
     if (st == ST_OK)
         st = sql_do(&s->writer, SQL_BEGIN, SQL_NONE, e);
     if (st != ST_OK) {
@@ -348,7 +365,7 @@ static void roll_back(struct store *s)
         return;
     disconnect(&s->writer);
     struct err e;
-    if (set_up_writer(s, &e) != ST_OK)
+    if (reopen_writer(s, &e) != ST_OK)
         log_warn("store: cannot open the database again: %s", e.text);
 }
 

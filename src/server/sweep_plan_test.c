@@ -1,5 +1,7 @@
 /* sweep_plan_test.c - variants of sweeps against answers computed elsewhere; every refusal. */
 #include "server/sweep_plan.h"
+
+#include "base/mem.h"
 #include "test.h"
 
 #include <math.h>
@@ -86,6 +88,15 @@ TEST(sparse_draws_equal_dense_ones, "SW1: the table of moved places changes noth
     }
 }
 
+/* A new reference, as text. */
+static void check_text(json_t *doc, const char *want)
+{
+    char *text = json_text(doc, false);
+    json_decref(doc);
+    CHECK_STR(text, want);
+    mem_free(text);
+}
+
 TEST(
     grids_count_the_last_parameter_fastest,
     "SW1: order of a grid, patches and values of its variants")
@@ -101,19 +112,19 @@ TEST(
     CHECK_EQ(p.n, 6);
     CHECK_EQ(p.total, 6);
     CHECK(!p.has_seed);
-    char *text = json_text(sweep_plan_patch(&p, p.chosen[0]), false);
-    CHECK_STR(text, "{\"opt\":{\"lr\":0.5},\"load\":{\"batch_size\":8}}");
-    text = json_text(sweep_plan_patch(&p, p.chosen[1]), false);
-    CHECK_STR(text, "{\"opt\":{\"lr\":0.5},\"load\":{\"batch_size\":16}}");
-    text = json_text(sweep_plan_values(&p, p.chosen[5]), false);
-    CHECK_STR(
-        text, "[{\"node_id\":\"opt\",\"param\":\"lr\",\"value\":0.25},"
-              "{\"node_id\":\"load\",\"param\":\"batch_size\",\"value\":32}]");
+    check_text(
+        sweep_plan_patch(&p, p.chosen[0]), "{\"opt\":{\"lr\":0.5},\"load\":{\"batch_size\":8}}");
+    check_text(
+        sweep_plan_patch(&p, p.chosen[1]), "{\"opt\":{\"lr\":0.5},\"load\":{\"batch_size\":16}}");
+    check_text(
+        sweep_plan_values(&p, p.chosen[5]),
+        "[{\"node_id\":\"opt\",\"param\":\"lr\",\"value\":0.25},"
+        "{\"node_id\":\"load\",\"param\":\"batch_size\",\"value\":32}]");
     struct sweep_plan again;
     json_t *params = sweep_plan_params(&p);
     CHECK_OK(sweep_plan_read_params(params, &again, &e), &e);
-    text = json_text(sweep_plan_patch(&again, 4), false);
-    CHECK_STR(text, "{\"opt\":{\"lr\":0.25},\"load\":{\"batch_size\":16}}");
+    json_decref(params);
+    check_text(sweep_plan_patch(&again, 4), "{\"opt\":{\"lr\":0.25},\"load\":{\"batch_size\":16}}");
     sweep_plan_release(&again);
     sweep_plan_release(&p);
 }

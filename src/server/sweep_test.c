@@ -164,7 +164,7 @@ TEST(
 
 TEST(
     sweeps_are_refused_whole,
-    "SW1 R10 B9 promise-P8 case-S11: one refused variant leaves nothing behind, and says so")
+    "SW1 R10 B9 promise-P8: one refused variant leaves nothing behind, and says so")
 {
     static const struct {
         const char *rest, *values, *text;
@@ -215,8 +215,8 @@ TEST(
 
 /* Fails the n-th row of a sweep being written, for every n. */
 TEST(
-    sweeps_are_stored_whole,
-    "promise-P8: whatever row cannot be written, there are all runs or none")
+    sweeps_are_stored_whole, "promise-P8 case-S11: whatever row cannot be written, the caller is "
+                             "told, and there are all runs or none")
 {
     open_all(0);
     for (int n = 1; n <= 6; n++) {
