@@ -461,6 +461,20 @@ static void renew_orders(struct core *c, struct worker *w, const bool *listed, s
     }
 }
 
+/* It may lower the limits of who offers the same cards, and they its. */
+static void limits_to_say(struct core *c, struct worker *w)
+{
+    w->limits_unsaid = true;
+    for (size_t i = 0; i < c->workers.n; i++) {
+        struct worker *other = c->workers.data[i];
+        for (size_t k = 0; other != w && k < other->cards.n; k++)
+            for (size_t j = 0; j < w->cards.n; j++)
+                if (*w->cards.data[j].uuid &&
+                    str_eq(w->cards.data[j].uuid, other->cards.data[k].uuid))
+                    other->limits_unsaid = true;
+    }
+}
+
 static enum status connect_worker(
     struct core *c, const struct actor *who, const json_t *document, const struct hello *h,
     struct worker *w, json_t *verdicts, struct err *e)
@@ -496,7 +510,8 @@ static enum status connect_worker(
         orders_clear(w);
         w->number = 0;
         make_id(c, w->session);
-        w->connected = w->seen = w->limits_unsaid = true;
+        w->connected = w->seen = true;
+        limits_to_say(c, w);
         w->contact_ns = w->heartbeat_ns = c->now.now_ns;
         w->heartbeat_us = c->now.wall_us;
         worker_modes(c, w);

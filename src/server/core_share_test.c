@@ -496,7 +496,9 @@ TEST(
     stage_close(&s);
 }
 
-TEST(idle_canvas_children_leave, "R1 B5: an idle child of a tab is in the ledger and is sent away when a queued run needs its card")
+TEST(
+    idle_canvas_children_leave, "R1 B5: an idle child of a tab is in the ledger and is sent away "
+                                "when a queued run needs its card")
 {
     struct stage s;
     struct puppet f;
@@ -536,7 +538,9 @@ static void hear(enum log_level level, const char *text, void *ctx)
         (void)snprintf(lowered, sizeof lowered, "%s", text);
 }
 
-TEST(lowered_overrides_are_logged, "R8 R9: an override that another provider of the card lowers is logged at connection")
+TEST(
+    lowered_overrides_are_logged,
+    "R8 R9: an override that another provider of the card lowers is logged at connection")
 {
     struct stage s;
     struct puppet f;
@@ -550,6 +554,14 @@ TEST(lowered_overrides_are_logged, "R8 R9: an override that another provider of 
     puppet_open(&f, &s, "box", 1, 24);
     json_put_str(json_array_get(json_object_get(f.hello, "devices"), 1), "uuid", "own-0");
     CHECK(puppet_connect(&own) && puppet_connect(&f));
+    log_sink_set(NULL, NULL);
+    CHECK(strstr(lowered, "the limit 3 of box/cuda:0 is lowered to 1, that of local"));
+    lowered[0] = 0; /* the other way round: who was there first is lowered by who comes */
+    core_close(s.core);
+    CHECK_OK(core_open(s.store, &s.config, &s.hooks, s.now, &s.core, &s.e), &s.e);
+    log_sink_set(hear, NULL);
+    CHECK(puppet_connect(&f) && !lowered[0]);
+    CHECK(puppet_connect(&own));
     log_sink_set(NULL, NULL);
     CHECK(strstr(lowered, "the limit 3 of box/cuda:0 is lowered to 1, that of local"));
     puppet_close(&f);
