@@ -15,6 +15,7 @@ static int cards_of(const json_t *worker, bool *mps)
     json_t *device;
     size_t i;
     int n = 0;
+    *mps = false;
     json_array_foreach(json_object_get(worker, "devices"), i, device)
     {
         const char *name =
