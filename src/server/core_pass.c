@@ -323,22 +323,36 @@ static void send_away_warm(struct core *c)
     }
 }
 
+/* Whether this is news: the worker itself, or the one whose limit holds, has just connected. */
+static bool limit_is_news(const struct core *c, const struct worker *w, const char *limit_by)
+{
+    bool news = w->limits_unsaid;
+    for (size_t i = 0; !news && i < c->workers.n; i++)
+        news = c->workers.data[i]->limits_unsaid && str_eq(c->workers.data[i]->name, limit_by);
+    return news;
+}
+
 /* An override that another provider of the same card lowers is told once per connection (R9). */
 static void say_limits(struct core *c)
 {
     struct place_card p;
-    for (size_t i = 0; i < c->workers.n; i++) {
-        struct worker *w = c->workers.data[i];
-        for (size_t k = 0; w->limits_unsaid && w->connected && k < w->cards.n; k++) {
+    bool news = false;
+    for (size_t i = 0; i < c->workers.n; i++)
+        news = news || c->workers.data[i]->limits_unsaid;
+    for (size_t i = 0; news && i < c->workers.n; i++) {
+        const struct worker *w = c->workers.data[i];
+        for (size_t k = 0; w->connected && k < w->cards.n; k++) {
             const char *device = w->cards.data[k].device;
             if (place_card_get(c->place, w->name, device, &p) && p.limit > 0 &&
-                p.own_limit > p.limit && p.limit_by && *p.limit_by)
+                p.own_limit > p.limit && p.limit_by && *p.limit_by &&
+                limit_is_news(c, w, p.limit_by))
                 log_warn(
                     "the limit %lld of %s/%s is lowered to %lld, that of %s for the same card",
                     (long long)p.own_limit, w->name, device, (long long)p.limit, p.limit_by);
         }
-        w->limits_unsaid = false;
     }
+    for (size_t i = 0; i < c->workers.n; i++)
+        c->workers.data[i]->limits_unsaid = false;
 }
 
 bool core_pass_due(const struct core *c)

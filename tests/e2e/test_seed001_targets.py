@@ -292,7 +292,7 @@ def test_the_smallest_limit_holds(snug):
         bob = server.agent("bob", cards=card)
         assert limit()["limit"] == 2 and limit()["own_limit"] == 3 and limit()["limit_by"] == "bob", limit()
         assert "ann" in server.log() and "bob" in server.log(), server.log()
-        bob.kill()
+        bob.kill(signal.SIGTERM)
         until(lambda: limit()["limit"] == 3, 60, limit)
 
 
