@@ -54,6 +54,8 @@ static void catch_signals(void)
     (void)sigaction(SIGINT, &act, NULL);
     (void)sigemptyset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL); /* what the parent blocked */
+    (void)signal(SIGXFSZ, SIG_IGN);             /* a file at its limit is an error of writing */
+    (void)signal(SIGPIPE, SIG_IGN);
     mem_on_exhausted(on_exhausted);
     json_set_alloc_funcs(mem_alloc, mem_free);
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -398,6 +399,29 @@ TEST_WITHIN(
         "cancelled");
     CHECK(find_event(events, "artifact", "kind", "checkpoint") != NULL);
     CHECK(find_event(events, "node_status", "status", "interrupted") != NULL);
+    json_decref(events);
+    json_decref(result);
+}
+
+TEST_WITHIN(
+    events_that_cannot_be_written, 120,
+    "R11 H4: a run whose events cannot be written (disk full) ends, and says why")
+{
+    const char *dir = folder(run_id);
+    struct rlimit small = {65536, 65536};
+    int status;
+    put_order(dir, order(example(1000000), json_object(), "[\"cpu\"]"));
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+        work(&(struct child_options){.dir = dir, .control_fd = -1});
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 1);
+    json_t *events = events_of(dir), *result = result_of(dir); /* no torn line within */
+    CHECK(json_array_size(events) > 10);
+    CHECK_STR(json_get_str(result, "status", ""), "failed");
+    CHECK(strlen(json_get_str(result, "error", "")) > 0);
     json_decref(events);
     json_decref(result);
 }
