@@ -70,6 +70,7 @@ struct agent {
     VEC(struct agent_run *) runs;
     VEC(struct warm *) warms;
     json_t *answers;
+    size_t forgotten; /* since old folders were dropped */
     int taken;        /* runs that a one-shot took */
     bool caches_news; /* what caches hold has changed: the next report says so */
 

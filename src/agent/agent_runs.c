@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -287,6 +288,7 @@ static void forget_now(struct agent *a, struct agent_run *r)
     struct err e;
     if (run_folder_forget(r->dir, &e) != ST_OK && dir_exists(r->dir))
         log_warn("run %.8s: %s", r->id, e.text);
+    a->forgotten++;
     run_remove(a, r);
 }
 
@@ -304,6 +306,62 @@ void agent_run_forget(struct agent *a, struct agent_run *r)
     } else if (!run_folder_locked(r->dir)) {
         forget_now(a, r);
     }
+}
+
+/* ---- what is kept of those that are over ---- */
+
+struct old_run {
+    int64_t time_ns;
+    char name[WIRE_RUN_ID + 1];
+};
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct old_run *x = a, *y = b;
+    return (x->time_ns < y->time_ns) - (x->time_ns > y->time_ns);
+}
+
+static size_t runs_kept(void)
+{
+    const char *text = getenv("SNUG_AGENT_RUNS_KEPT");
+    int64_t n;
+    return text && str_to_i64(text, &n) && n >= 0 ? (size_t)n : FORGOTTEN_KEPT;
+}
+
+/* Of the runs that are over and forgotten the newest stay, with their logs and what they recorded.
+ */
+static void drop_old(struct agent *a)
+{
+    VEC(struct old_run) list = {0};
+    struct dirent *entry;
+    DIR *d = opendir(a->runs_dir);
+    while (d && (entry = readdir(d))) {
+        char path[1300];
+        struct stat st;
+        struct old_run one = {0};
+        if (!run_id_is_valid(entry->d_name))
+            continue;
+        (void)snprintf(path, sizeof path, "%s/%s/done.json", a->runs_dir, entry->d_name);
+        if (stat(path, &st) != 0)
+            continue;
+        one.time_ns =
+            (int64_t)st.st_ctim.tv_sec * SECOND + st.st_ctim.tv_nsec; /* of its new name */
+        memcpy(one.name, entry->d_name, sizeof one.name);
+        vec_push(&list, one);
+    }
+    if (d)
+        (void)closedir(d);
+    if (list.n)
+        qsort(list.data, list.n, sizeof *list.data, newest_first);
+    for (size_t i = runs_kept(); i < list.n; i++) {
+        char path[1300];
+        struct err e;
+        (void)snprintf(path, sizeof path, "%s/%s", a->runs_dir, list.data[i].name);
+        if (run_folder_remove(path, &e) != ST_OK)
+            log_warn("%s", e.text);
+    }
+    vec_release(&list);
+    a->forgotten = 0;
 }
 
 /* ---- looking after them ---- */
@@ -360,6 +418,8 @@ void agent_runs_look(struct agent *a)
         if (r->forget && !r->alive && !run_folder_locked(r->dir))
             forget_now(a, r);
     }
+    if (a->forgotten > runs_kept() / 5)
+        drop_old(a);
 }
 
 /* ---- adoption ---- */
@@ -390,47 +450,6 @@ static void adopt(struct agent *a, const char *dir)
         }
     }
     run_folder_release(&f);
-}
-
-/* Of the runs that are over and forgotten the newest stay, with their logs and what they recorded.
- */
-static void drop_old(const struct agent *a)
-{
-    struct old {
-        int64_t time;
-        char name[WIRE_RUN_ID + 1];
-    };
-    VEC(struct old) list = {0};
-    struct dirent *entry;
-    DIR *d = opendir(a->runs_dir);
-    while (d && (entry = readdir(d))) {
-        char path[1300];
-        struct stat st;
-        struct old one = {0};
-        if (!run_id_is_valid(entry->d_name))
-            continue;
-        (void)snprintf(path, sizeof path, "%s/%s/done.json", a->runs_dir, entry->d_name);
-        if (stat(path, &st) != 0)
-            continue;
-        one.time = (int64_t)st.st_mtime;
-        memcpy(one.name, entry->d_name, sizeof one.name);
-        vec_push(&list, one);
-    }
-    if (d)
-        (void)closedir(d);
-    while (list.n > FORGOTTEN_KEPT) {
-        size_t oldest = 0;
-        char path[1300];
-        struct err e;
-        for (size_t i = 1; i < list.n; i++)
-            if (list.data[i].time < list.data[oldest].time)
-                oldest = i;
-        (void)snprintf(path, sizeof path, "%s/%s", a->runs_dir, list.data[oldest].name);
-        if (run_folder_remove(path, &e) != ST_OK)
-            log_warn("%s", e.text);
-        list.data[oldest] = list.data[--list.n];
-    }
-    vec_release(&list);
 }
 
 void agent_runs_adopt(struct agent *a)

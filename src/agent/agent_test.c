@@ -7,6 +7,7 @@
 #include "fake_server.h"
 #include "test.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -141,6 +142,27 @@ static bool is_forgotten(const struct fake *f, const char *id)
     char path[1300];
     (void)f;
     return file_exists(run_folder_path(dir_of(id), "done.json", path, sizeof path));
+}
+
+static int run_folders(void)
+{
+    char path[1100];
+    struct dirent *entry;
+    int n = 0;
+    (void)snprintf(path, sizeof path, "%s/runs", test_dir());
+    DIR *d = opendir(path);
+    while (d && (entry = readdir(d)))
+        n += run_id_is_valid(entry->d_name);
+    if (d)
+        (void)closedir(d);
+    return n;
+}
+
+static bool few_folders(const struct fake *f, const char *id)
+{
+    (void)f;
+    (void)id;
+    return run_folders() <= 3;
 }
 
 static bool has_answer(const struct fake *f, const char *id)
@@ -721,4 +743,25 @@ TEST(revoked, "W6 H2: an agent whose credential is not known any more leaves wit
         fake_serve(&server, 50);
     CHECK_EQ(end.exit_code, 1);
     fake_close(&server);
+}
+
+TEST(
+    old_folders_go, "promise-P13 W9: of runs that are over the newest folders stay, so that a "
+                    "worker's disk does not fill")
+{
+    (void)setenv("SNUG_AGENT_RUNS_KEPT", "3", 1);
+    struct process p = ready();
+    for (int i = 0; i < 6; i++) {
+        char id[33];
+        (void)snprintf(id, sizeof id, "%032d", i);
+        start(id, 1, "true");
+        CHECK(fake_until(&server, fake_ended, id, 10000));
+        fake_order(&server, "forget", id, 1, NULL);
+        CHECK(fake_until(&server, is_forgotten, id, 5000));
+    }
+    CHECK(fake_until(&server, few_folders, "", 5000));
+    char last[33];
+    (void)snprintf(last, sizeof last, "%032d", 5);
+    CHECK(is_forgotten(&server, last)); /* the newest stayed */
+    done(&p);
 }
