@@ -371,6 +371,7 @@ static void reap(struct supervisor *s)
         if (s->work_lives && pid == s->work.pid) {
             s->work_lives = false;
             s->end = process_end_of(status);
+            s->oom_after = process_oom_kills();
         }
     }
 }

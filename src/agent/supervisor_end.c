@@ -111,23 +111,74 @@ static json_t *torch_oom(const struct supervisor *s)
 static bool host_oom(const struct supervisor *s)
 {
     bool killed = s->end.signal == SIGKILL || s->end.exit_code == 128 + SIGKILL;
-    return killed && !s->killing && s->oom_before >= 0 && process_oom_kills() > s->oom_before;
+    return killed && !s->killing && s->oom_before >= 0 && s->oom_after > s->oom_before;
+}
+
+/* The node that ran last, by the run's own events; NULL: none. mem_free. */
+static char *running_node(const struct supervisor *s)
+{
+    struct journal_reader r;
+    struct run_event ev;
+    struct err ignored;
+    json_t *doc;
+    char *node = NULL;
+    if (journal_read_open(&r, s->f.dir, &ignored) != ST_OK)
+        return NULL;
+    while (journal_next(&r, &doc, &ev, NULL)) {
+        const char *id = json_get_str(ev.payload, "node_id", "");
+        const char *status = json_get_str(ev.payload, "status", "");
+        bool runs = str_eq(status, "running") || str_eq(status, "progress");
+        if (ev.epoch == s->f.o.epoch && str_eq(ev.type, event_name(EVENT_NODE_STATUS)) &&
+            (runs || str_eq(node, id))) {
+            mem_free(node);
+            node = runs ? mem_strdup(id) : NULL;
+        }
+        json_decref(doc);
+    }
+    journal_read_close(&r);
+    return node;
+}
+
+static const char *type_of_node(const struct supervisor *s, const char *id)
+{
+    size_t i;
+    json_t *node;
+    json_array_foreach(json_object_get(s->f.o.graph, "nodes"), i, node)
+    {
+        if (str_eq(json_get_str(node, "id", NULL), id))
+            return json_get_str(node, "type", "?");
+    }
+    return "?";
 }
 
 static json_t *host_oom_end(const struct supervisor *s)
 {
-    static const char text[] =
-        "NodeOOMError: the host ran out of memory and the kernel ended the run (signal 9, "
-        "oom_kill of its cgroup)\n"
-        "What to try, cheapest first:\n"
-        "  1. lower batch_size on the DataLoader\n"
-        "  2. raise accumulate_steps and lower batch_size by the same factor\n"
-        "  3. fewer loader workers, and less of the data set in memory\n"
-        "  4. a smaller model, sequence or image\n"
-        "Original error: killed by signal 9";
-    return run_folder_end(
-        CAUSE_OUT_OF_MEMORY, text, "Give the run more host memory, or lower what it takes.",
+    struct str text;
+    char *node = running_node(s);
+    const char *type = node ? type_of_node(s, node) : NULL;
+    str_init(&text);
+    str_add(&text, "NodeOOMError: ");
+    if (node)
+        str_printf(&text, "node %s (%s) on cpu: ", node, type);
+    str_add(
+        &text, "the host ran out of memory and the kernel ended the run (signal 9, oom_kill of its "
+               "cgroup)\n"
+               "What to try, cheapest first:\n"
+               "  1. lower batch_size on the DataLoader\n"
+               "  2. raise accumulate_steps and lower batch_size by the same factor\n"
+               "  3. fewer loader workers, and less of the data set in memory\n"
+               "  4. a smaller model, sequence or image\n"
+               "Original error: killed by signal 9");
+    json_t *end = run_folder_end(
+        CAUSE_OUT_OF_MEMORY, text.data, "Give the run more host memory, or lower what it takes.",
         s->end.exit_code, s->end.signal);
+    if (node) {
+        json_put_str(json_object_get(end, "detail"), "node_id", node);
+        json_put_str(json_object_get(end, "detail"), "node_type", type);
+    }
+    str_release(&text);
+    mem_free(node);
+    return end;
 }
 
 static json_t *signal_end(const struct supervisor *s)

@@ -29,7 +29,7 @@ struct supervisor {
     /* The work's process, and what it left behind. */
     bool work_lives, tree_lives;
     struct process_end end;
-    int64_t oom_before;
+    int64_t oom_before, oom_after; /* oom_after: as the work was reaped */
 
     /* Being stopped. */
     int asked;    /* how many signals came */

@@ -1,6 +1,6 @@
 /* supervisor_test.c - commands and graphs under their supervisor: ends, signals, what is left
  * behind, kills of every process. */
-#include "agent/supervisor.h"
+#include "agent/supervisor_int.h"
 
 #include "agent/folder.h"
 #include "agent/output.h"
@@ -636,4 +636,39 @@ TEST(
     json_t *ended = last_event(dir, "ended");
     CHECK_STR(json_get_str(ended, "status", ""), "succeeded");
     json_decref(ended);
+}
+
+TEST(
+    host_out_of_memory,
+    "O2: a run that the kernel took for want of memory is a NodeOOMError with the node that ran")
+{
+    struct supervisor s = {.end = {-1, SIGKILL}, .oom_before = 3, .oom_after = 4};
+    struct journal j;
+    struct err e;
+    json_t *order = order_of("graph", json_null());
+    json_put(
+        order, "graph", json_pack("{s[{ssss}]}", "nodes", "id", "train", "type", "TrainingLoop"));
+    const char *dir = accepted(order);
+    CHECK_OK(run_folder_read(&s.f, dir, &e), &e);
+    CHECK_OK(journal_open(&j, dir, 1, &e), &e);
+    const char *steps[][2] = {{"data", "running"}, {"data", "completed"}, {"train", "running"}};
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(
+            journal_append(
+                &j, EVENT_NODE_STATUS,
+                json_pack("{ssss}", "node_id", steps[i][0], "status", steps[i][1]), &e),
+            &e);
+    journal_close(&j);
+    json_t *end = supervisor_end(&s);
+    CHECK_STR(json_get_str(end, "cause", ""), "out_of_memory");
+    const char *text = json_get_str(end, "error", "");
+    CHECK(strncmp(text, "NodeOOMError: node train (TrainingLoop) on cpu: ", 48) == 0);
+    CHECK(strstr(text, "What to try, cheapest first:"));
+    CHECK_STR(json_get_str(json_object_get(end, "detail"), "node_id", ""), "train");
+    json_decref(end);
+    s.oom_after = 3; /* somebody's kill -9 */
+    end = supervisor_end(&s);
+    CHECK_STR(json_get_str(end, "cause", ""), "crashed");
+    json_decref(end);
+    run_folder_release(&s.f);
 }
