@@ -186,7 +186,7 @@ class Editor142:
 # ids: D1 R16 S3 H1 promise-P15
 def test_what_the_editor_reads_at_its_start(snug):
     """Every request of the editor's start has the shape that it expects."""
-    with Server(snug, cards="A:8GiB:sm86,B:8GiB:sm86") as server:
+    with Server(snug, cards="A:8GiB:sm86,B:8GiB:sm86", examples_dir=os.path.join(snug.root, "examples")) as server:
         server.online("local")
         editor = Editor142(server)
         nodes = editor.get("/api/nodes")
@@ -215,6 +215,7 @@ def test_what_the_editor_reads_at_its_start(snug):
             assert "detail" in d, d
         for path in ("models", "images", "custom-nodes", "plugins", "apps", "graph/list", "examples/list"):
             assert isinstance(editor.get("/api/" + path), list), path
+        assert len(editor.get("/api/examples/list")) >= 4
         for e in editor.get("/api/examples/list"):
             has(e, name=str, description=str, category=str, path=str, node_count=int, edge_count=int)
             graph = editor.get("/api/examples/load?path=" + urllib.parse.quote(e["path"]))
@@ -298,6 +299,39 @@ def test_a_canvas_run_of_1_4_2(snug):
             assert model[-1]["model"]["type"] == "model" and model[-1]["model"]["params"] == 25450, model
             shown = [f["output_summary"] for f in states if f["node_id"] == "show" and "output_summary" in f]
             assert shown[-1]["value"]["shape"] == [2] and len(shown[-1]["value"]["values"]) == 2, shown
+
+
+# ids: R1 promise-P15
+def test_the_fashion_example_on_the_canvas(snug):
+    """The example of the gallery, on a few pictures in SNUG_HOME/data: it trains, shows, saves; the file is there."""
+    with Server(snug, examples_dir=os.path.join(snug.root, "examples")) as server:
+        server.online("local")
+        tiny_dataset(server)
+        raw = os.path.join(server.dir, "data", "FashionMNIST", "raw")
+        for part in ("images-idx3", "labels-idx1"):
+            shutil.copy(os.path.join(raw, "train-%s-ubyte" % part), os.path.join(raw, "t10k-%s-ubyte" % part))
+        shutil.move(os.path.join(server.dir, "data"), os.path.join(server.home, "data"))
+        editor = Editor142(server)
+        row = next(e for e in editor.get("/api/examples/list") if "fashion-cnn" in e["path"])
+        graph = editor.get("/api/examples/load?path=" + urllib.parse.quote(row["path"]))
+        assert row["node_count"] == len(graph["nodes"]) and row["edge_count"] == len(graph["edges"]), row
+        assert editor.post("/api/graph/validate", {"nodes": graph["nodes"], "edges": graph["edges"]})["valid"]
+        with editor.socket as socket:
+            editor.execute(graph)
+            frames = socket.until(*ENDS)
+            assert frames[-1] == {"type": "execution_complete"}, frames[-1]
+        states = [f for f in frames if f["type"] == "node_status"]
+        for f in states:
+            check_status_142(f)
+        epochs = [f["progress"] for f in states if f.get("progress", {}).get("event") == "epoch"]
+        assert [p["epoch"] for p in epochs] == [1, 2, 3] and all("val_loss" in p for p in epochs), epochs
+        said = [f["log"] for f in states if f["node_id"] == "print" and "log" in f]
+        assert said[0].startswith("[test accuracy]"), said
+        summaries = {f["node_id"]: f["output_summary"] for f in states if "output_summary" in f}
+        assert summaries["accuracy"]["accuracy"]["type"] == "scalar", summaries["accuracy"]
+        assert summaries["save"]["path"].get("download_path") == "fashion-cnn.pt", summaries["save"]
+        assert "fashion-cnn.pt" in [m["filename"] for m in editor.get("/api/models")]
+        assert server.get("/api/models/download/fashion-cnn.pt", token="").status == 200
 
 
 # ids: R1 promise-P15
