@@ -58,6 +58,7 @@ struct http_request {
     size_t body_bytes;
     json_t *json; /* of a JSON route; borrowed */
     struct actor actor;
+    bool foreign;        /* a page of another origin asks; writes of such are refused before */
     bool woken, expired; /* called again after http_wait: by its topic, or as the time is up */
     /* An UPGRADE route (a row of routes.def says so) is called whatever host, origin and token are,
      * because a WebSocket learns by a close code why it is refused: 421 host, 403 origin or token

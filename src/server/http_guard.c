@@ -284,8 +284,8 @@ void guard_check(struct exchange *x)
         return;
     }
     writes = x->method != METHOD_GET && !x->is_options;
-    bool from_us = origin_is_fine(x);
-    if (writes && !from_us)
+    x->q.foreign = !origin_is_fine(x);
+    if (writes && x->q.foreign)
         exchange_refuse(x, 403, "this page's origin is not allowed");
     else if (!known && bearer && access != ACCESS_OPEN)
         refuse_unknown(x, access, true);

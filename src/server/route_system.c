@@ -58,10 +58,9 @@ void route_status(struct server *s, const struct http_request *q, struct http_re
 void route_bootstrap(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     char cookie[256];
-    const char *site = http_header(q, "Sec-Fetch-Site");
     bool known =
         q->actor.role == ROLE_OWNER || q->actor.role == ROLE_KEY || q->actor.role == ROLE_PAGE;
-    if (site && str_eq(site, "cross-site")) {
+    if (q->foreign) {
         http_error(r, 403, "this page's origin is not allowed");
         return;
     }

@@ -281,6 +281,11 @@ TEST(page_token, "H1: a page gets its token and a cookie; a page of another site
     CHECK_STR(json_get_str(b.json, "token", ""), auth_page_token(b.server->auth));
     CHECK(strstr(b.r.headers, "HttpOnly; SameSite=Strict"));
     CHECK_EQ(ask_with(&b, "GET", "/api/auth/bootstrap", cross, NULL), 403);
+    static const char *const evil[] = {"Origin", "http://evil.example", NULL};
+    CHECK_EQ(ask_with(&b, "GET", "/api/auth/bootstrap", evil, NULL), 403);
+    static const char *const listed[] = {
+        "Origin", "http://localhost:5173", "Sec-Fetch-Site", "cross-site", NULL};
+    CHECK_EQ(ask_with(&b, "GET", "/api/auth/bootstrap", listed, NULL), 200);
     b.config.private_reads = true;
     struct http_reply r;
     struct http_ask nobody = {.method = "GET", .target = "/api/auth/bootstrap"};
