@@ -326,8 +326,6 @@ static void reason_end(
                      : "; later runs that fit may pass");
     if (q->waiting.run && q->waiting.run < run)
         str_printf(out, "; run %s is before it in the queue", q->waiting.id);
-    if (c->request.raised)
-        str_add(out, "; its budget was raised after the same graph was measured");
 }
 
 void place_reason(const struct place *p, const struct place_class *c, int64_t run, struct str *out)
