@@ -44,7 +44,7 @@ struct warm {
     int fd;                       /* to its supervisor; -1: gone */
     char run_id[WIRE_RUN_ID + 1]; /* "": idle */
     json_t *devices, *caches;
-    int64_t budget_bytes;
+    int64_t budget_bytes, used_ns; /* used_ns: when it last got a run */
     struct str lines;
 };
 

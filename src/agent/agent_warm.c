@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "agent/agent_int.h"
 
+#include "base/config.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "record/outputs.h"
@@ -76,6 +77,7 @@ bool agent_warm_take(struct agent *a, const struct run_folder *f, int *theirs)
         json_t *line = json_object();
         json_put_str(line, "run", f->dir);
         (void)snprintf(w->run_id, sizeof w->run_id, "%s", f->o.run_id);
+        w->used_ns = clock_ns();
         send_line(w, line);
         return true;
     }
@@ -87,6 +89,7 @@ bool agent_warm_take(struct agent *a, const struct run_folder *f, int *theirs)
     (void)snprintf(w->run_id, sizeof w->run_id, "%s", f->o.run_id);
     w->devices = f->o.devices ? json_deep_copy(f->o.devices) : NULL;
     w->budget_bytes = f->o.budget_bytes;
+    w->used_ns = clock_ns();
     w->fd = pair[0];
     str_init(&w->lines);
     vec_push(&a->warms, w);
@@ -99,6 +102,49 @@ void agent_warm_ended(struct agent *a, const char *run_id)
     for (size_t i = 0; i < a->warms.n; i++)
         if (strcmp(a->warms.data[i]->run_id, run_id) == 0)
             a->warms.data[i]->run_id[0] = 0;
+}
+
+/* ---- limits of all children together (S1, S5) ---- */
+
+enum { MODULES_MAX = 200, STATE_MIB = 1024 };
+
+static int64_t kept(const struct warm *w, const char *figure)
+{
+    return json_get_i64(json_object_get(w->caches, "node_state_store"), figure, 0);
+}
+
+/* The idle child with kept weights that got its last run longest ago; NULL: none. */
+static struct warm *longest_idle(const struct agent *a)
+{
+    struct warm *oldest = NULL;
+    for (size_t i = 0; i < a->warms.n; i++) {
+        struct warm *w = a->warms.data[i];
+        if (!*w->run_id && kept(w, "modules") > 0 && (!oldest || w->used_ns < oldest->used_ns))
+            oldest = w;
+    }
+    return oldest;
+}
+
+/* A child holds itself to the limits; all together are held to them here. */
+static void shrink_weights(struct agent *a)
+{
+    int64_t mib, bytes = 0, modules = 0;
+    struct err ignored;
+    struct warm *w;
+    (void)!config_count(
+        "SNUG_NODE_STATE_STORE_MAX_MB", "node_state_store_max_mb", STATE_MIB, &mib, &ignored);
+    for (size_t i = 0; i < a->warms.n; i++) {
+        bytes += kept(a->warms.data[i], "bytes");
+        modules += kept(a->warms.data[i], "modules");
+    }
+    while ((modules > MODULES_MAX || (mib > 0 && bytes > mib << 20)) && (w = longest_idle(a))) {
+        json_t *line = json_object();
+        bytes -= kept(w, "bytes");
+        modules -= kept(w, "modules");
+        json_put_str(line, "evict", "weights");
+        (void)json_object_del(w->caches, "node_state_store"); /* until it says what is left */
+        send_line(w, line);
+    }
 }
 
 static void take_line(struct agent *a, struct warm *w, const char *text, size_t n)
@@ -114,6 +160,7 @@ static void take_line(struct agent *a, struct warm *w, const char *text, size_t 
     if (ended && *w->run_id && str_ends(ended, w->run_id))
         w->run_id[0] = 0;
     json_decref(doc);
+    shrink_weights(a);
 }
 
 void agent_warm_read(struct agent *a, struct warm *w)

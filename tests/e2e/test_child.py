@@ -68,6 +68,26 @@ def test_recorded_outputs_have_a_limit(snug):
         assert store["max_runs"] == 20 and store["max_bytes"] == 1 << 20 and 8e5 < store["bytes"] < 1 << 20, store
 
 
+# ids: S1 S5
+def test_kept_weights_of_all_tabs_have_one_limit(snug):
+    """Two tabs with 0.8 MB of weights each under 1 MiB: the tab that ran longest ago gives its up."""
+    def layer(tab):
+        graph = tensors(500)
+        graph["nodes"][2] = {"id": "soft", "type": "Linear", "position": {"x": 0, "y": 0},
+                             "data": {"params": {"in_features": 500, "out_features": 400}}}
+        return dict(graph=graph, lane="interactive", graph_id=tab, weights_persistent=True)
+    with Server(snug, node_state_store_max_mb=1) as server:
+        server.online("local")
+        store = lambda: server.get("/api/health").doc["caches"]["node_state_store"]
+        server.wait(server.submit(**layer("first")), "succeeded")
+        until(lambda: store()["modules"] == 1, 30, "the first tab's weights")
+        server.wait(server.submit(**layer("second")), "succeeded")
+        until(lambda: server.get("/api/health").doc["caches"]["execution_cache"]["instances"] == 2, 30, "two children")
+        until(lambda: store()["modules"] == 1 and store()["bytes"] == 4 * (500 * 400 + 400), 30, store)
+        ids = server.get("/api/execution/state/list").doc
+        assert ids["total"] == 1, ids
+
+
 # ids: R11
 def test_the_log_of_a_graph(snug):
     with Server(snug) as server:
