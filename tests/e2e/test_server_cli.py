@@ -475,3 +475,28 @@ def test_tls(snug):
         assert unknown.rc == 1 and "SNUG_CA" in unknown.doc["error"]["hint"], unknown
         assert server.json("runs", env=dict(away, SNUG_CA=os.path.join(server.dir, "cert.pem"))).rc == 0
         assert server.json("stop").rc == 0
+
+
+# ids: R2 promise-P3
+def test_stop_with_runs(snug):
+    """`snug stop` lets what runs write its checkpoint, ends what waits as interrupted, and waits for all of it;
+    `snug run --resume auto` goes on from there."""
+    with Server(snug) as server:
+        server.online("local")
+        path = server.file("g.json", graph(train__max_steps=100000000, train__epochs=1000000))
+        run = server.json("run", path, "--detach").doc["run_id"]
+        until(lambda: any("progress" in str(e["payload"]) for e in server.events(run)), 30, "progress")
+        waits = [server.sh("sleep 100") for _ in range(3)]
+        stop = server.json("stop")
+        assert stop.rc == 0 and not processes(server.home), (stop, processes(server.home))
+        server.start()
+        for each in [run] + waits:
+            row = server.run(each)
+            assert row["status"] == "interrupted" and row["cause"] == "server_stopped", row
+        saved = server.events(run, "artifact")[-1]["payload"]
+        assert saved["kind"] == "checkpoint" and os.path.exists(saved["path"]), saved
+        step = saved["meta"]["step"]
+        server.online("local")
+        again = server.json("run", path, "--resume", "auto", "--set", "TrainingLoop.max_steps=%d" % (step + 2))
+        assert again.rc == 0 and again.doc["resumed_from"] == saved["path"], again
+        assert again.doc["metrics"]["total_steps"] == step + 2, again.doc["metrics"]
