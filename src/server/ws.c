@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "server/aliases.h"
+#include "server/auth.h"
 #include "server/catalog.h"
 #include "server/config.h"
 #include "server/core.h"
@@ -32,15 +33,17 @@
 #define SECOND_NS ((int64_t)1000000000)
 
 enum { TOPIC_BUCKETS = 1024, PING_S = 20, SILENCE_S = 60, CLOSE_S = 5 };
+enum { REFUSED_BYTES_MAX = 4096 }; /* what a client that is turned away may say meanwhile */
 
 struct client {
     struct ws *ws;
-    struct client *next;       /* of all clients, or of those that wait to be taken in */
-    struct client *topic_next; /* of its bucket */
-    uint64_t topic;            /* 0: of none */
-    bool dirty;                /* under the lock */
-    bool more;                 /* its run has more events than had room */
-    bool writes;               /* epoll watches for room to write */
+    struct client *next;          /* of all clients, or of those that wait to be taken in */
+    struct client *topic_next;    /* of its bucket */
+    uint64_t topic;               /* 0: of none */
+    bool dirty;                   /* under the lock */
+    bool more;                    /* its run has more events than had room */
+    bool writes;                  /* epoll watches for room to write */
+    char token[SECRET_BYTES * 2]; /* looked at again with each message: a key may be revoked */
     struct actor who;
     int refused;
     int socket;
@@ -255,9 +258,22 @@ static void client_pump(struct client *c)
         listen_to(c, 0);
 }
 
+/* Whether who connected still may. */
+static bool client_may(struct client *c)
+{
+    if (c->refused == 0)
+        auth_who(c->ws->server->auth, c->token, clock_wall_us(), &c->who);
+    return c->who.role == ROLE_PAGE || c->who.role == ROLE_OWNER || c->who.role == ROLE_KEY;
+}
+
 static void client_message(void *ctx, const char *text, size_t n)
 {
     struct client *c = ctx;
+    if (!client_may(c)) {
+        ws_link_close(c->link, WS_CLOSE_TOKEN, "the token is not valid any more");
+        return;
+    }
+    c->talk.who = c->who;
     page_forget(&c->ws->page);
     ws_talk_message(&c->talk, text, n);
     client_pump(c);
@@ -265,6 +281,7 @@ static void client_message(void *ctx, const char *text, size_t n)
 
 static void client_free(struct client *c)
 {
+    secret_wipe(c->token, sizeof c->token);
     ws_link_free(c->link);
     mem_free(c->early);
     (void)pthread_mutex_lock(&c->ws->lock);
@@ -357,14 +374,14 @@ static void client_begin(struct client *c)
     c->next = w->clients;
     w->clients = c;
     c->heard_ns = c->pinged_ns = clock_ns();
-    c->link = ws_link_new(&owner, w->message_max_bytes);
+    bool has_role = client_may(c);
+    c->link =
+        ws_link_new(&owner, c->refused || !has_role ? REFUSED_BYTES_MAX : w->message_max_bytes);
     (void)snprintf(session, sizeof session, "ws-%llu", (unsigned long long)++w->sessions);
     ws_talk_init(&c->talk, &w->runs, &c->who, session, client_send, c);
     int flags = fcntl(c->socket, F_GETFL);
     (void)fcntl(c->socket, F_SETFL, flags | O_NONBLOCK);
     bool watched = epoll_ctl(w->epoll, EPOLL_CTL_ADD, c->socket, &ev) == 0;
-    bool has_role =
-        c->who.role == ROLE_PAGE || c->who.role == ROLE_OWNER || c->who.role == ROLE_KEY;
     if (c->refused == 421)
         ws_link_close(c->link, WS_CLOSE_HOST, "host not allowed");
     else if (c->refused == 403 && has_role)
@@ -557,6 +574,14 @@ static struct client *client_reserve(struct ws *w, const struct http_request *q)
     c->ws = w;
     c->who = q->actor;
     c->refused = q->refused;
+    const char *bearer = http_header(q, "Authorization");
+    const char *token = http_header(q, "X-CodefyUI-Token");
+    token = token ? token : http_header(q, "X-Snug-Token");
+    token = token ? token : http_query(q, "token");
+    if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0)
+        str_copy_trimmed(c->token, sizeof c->token, bearer + 7, strlen(bearer + 7));
+    else
+        (void)snprintf(c->token, sizeof c->token, "%s", token ? token : "");
     return c;
 }
 

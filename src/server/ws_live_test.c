@@ -59,7 +59,7 @@ static void scene_open(struct scene *x)
     x->server.core = x->s.core;
     x->server.store = x->s.store;
     x->server.config = &x->config;
-    CHECK(auth_open(NULL, NULL, &x->server.auth, &x->s.e) == ST_OK);
+    CHECK(auth_open(x->s.store, NULL, &x->server.auth, &x->s.e) == ST_OK);
     CHECK(http_open(&x->server, &x->door, &x->server.http, &x->s.e) == ST_OK);
     CHECK(http_start(x->server.http, &x->s.e) == ST_OK);
     CHECK(ws_open(&x->server, MESSAGE_MAX, &x->server.ws, &x->s.e) == ST_OK);
@@ -405,6 +405,27 @@ TEST_WITHIN(
     (void)close(stalled);
     (void)close(viewer);
     (void)close(late);
+    scene_close(&x);
+}
+
+TEST(revoked_key, "H2 promise-P15: a key that is revoked is closed with its next message")
+{
+    struct scene x;
+    char token[SECRET_BYTES], target[256], head[4096], id[64];
+    json_t *row = NULL;
+    int fd;
+    scene_open(&x);
+    CHECK(auth_key_mint(x.server.auth, "ann", false, token, &row, &x.s.e) == ST_OK);
+    (void)snprintf(id, sizeof id, "%s", json_get_str(row, "id", ""));
+    json_decref(row);
+    (void)snprintf(target, sizeof target, "/ws/execution?token=%s", token);
+    CHECK_EQ(shake_hands(&x, target, UPGRADE, &fd, head), 101);
+    say(fd, "{\"action\":\"stop\"}");
+    CHECK_STR(next(fd), "{\"type\":\"execution_stopped\"}");
+    CHECK(auth_key_revoke(x.server.auth, id, &x.s.e) == ST_OK);
+    say(fd, "{\"action\":\"stop\"}");
+    CHECK_EQ(closed(fd), 4401);
+    (void)close(fd);
     scene_close(&x);
 }
 
