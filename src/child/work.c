@@ -46,6 +46,18 @@ static enum status read_order(struct job *j, struct err *e)
     return ST_OK;
 }
 
+/* Not flushed to the disk: it can be made again from start.json. */
+static enum status write_plain(const char *path, const char *text, struct err *e)
+{
+    FILE *out = fopen(path, "we");
+    if (!out)
+        return err_errno(e, "could not make \"%s\"", path);
+    bool written = fputs(text, out) >= 0;
+    if (fclose(out) != 0 || !written)
+        return err_errno(e, "could not write \"%s\"", path);
+    return ST_OK;
+}
+
 /* The graph as a file: its checkpoints are named after it, advice is planned from it. */
 static enum status make_graph(struct job *j, struct err *e)
 {
@@ -54,7 +66,7 @@ static enum status make_graph(struct job *j, struct err *e)
         json_put_str(d, "name", j->order.name);
     char *text = json_text(d, true);
     (void)path_join(j->w->dir, "graph.json", j->graph_path, sizeof j->graph_path);
-    enum status st = file_write(j->graph_path, text, strlen(text), e);
+    enum status st = write_plain(j->graph_path, text, e);
     mem_free(text);
     json_decref(d);
     return st == ST_OK ? graph_prepare(j->graph_path, NULL, 0, &j->graph, e) : st;
