@@ -392,6 +392,10 @@ def test_sweep_and_study(snug):
         cancelled = server.json("sweep", "cancel", many.doc["sweep_id"][:8])
         assert cancelled.rc == 0, cancelled
         until(lambda: server.json("sweep", "show", many.doc["sweep_id"]).doc["sweep"]["state"] == "finished", 60, "its end")
+        example = server.json("sweep", "submit", os.path.join(snug.root, "examples/fashion-cnn/sweep.json"), "--detach")
+        assert example.rc == 0 and [round(v["params"][0]["value"], 5) for v in example.doc["sweep"]["variants"]] == [
+            0.001, 0.00316, 0.01], example
+        assert server.json("sweep", "cancel", example.doc["sweep_id"]).rc == 0
         study = server.json("study", "submit", path, "--param", "optimizer.lr=0.1,0.001", "--repetitions", "2",
                             "--seed", "1", "--objective", "min:train_loss", "--detach")
         assert study.rc == 0, study
