@@ -492,6 +492,38 @@ TEST(
 }
 
 TEST(
+    a_shared_credential,
+    "R15: instances of one credential have names of their own, and are not listed once they left")
+{
+    struct stage s;
+    struct puppet f, g;
+    char id[33];
+    stage_open(&s, 0);
+    CHECK_OK(core_worker_add(s.core, "farm", "", s.now, id, &s.e), &s.e);
+    puppet_open(&f, &s, "farm-1", 1, 24);
+    puppet_open(&g, &s, "farm-2", 1, 24);
+    f.who = g.who = (struct actor){.role = ROLE_WORKER, .name = "farm"};
+    (void)snprintf(f.who.id, sizeof f.who.id, "%s", id);
+    g.who = f.who;
+    CHECK(puppet_connect(&f) && puppet_connect(&g));
+    json_t *doc = core_workers(s.core, s.now);
+    CHECK_EQ(json_array_size(json_object_get(doc, "workers")), 3);
+    json_decref(doc);
+    CHECK_OK(core_agent_leave(s.core, &g.who, g.session, s.now, &s.e), &s.e);
+    doc = core_workers(s.core, s.now);
+    CHECK_EQ(json_array_size(json_object_get(doc, "workers")), 2);
+    json_decref(doc);
+    stage_restart(&s); /* and the next server knows whose they are */
+    CHECK(puppet_connect(&g));
+    doc = core_workers(s.core, s.now);
+    CHECK_EQ(json_array_size(json_object_get(doc, "workers")), 2); /* farm, farm-2 */
+    json_decref(doc);
+    puppet_close(&f);
+    puppet_close(&g);
+    stage_close(&s);
+}
+
+TEST(
     one_shot_workers,
     "W9 R5 B7: a one-shot worker takes one run of its pool, and is not listed once it left")
 {
