@@ -214,7 +214,7 @@ TEST_WITHIN(
     every_operation(FAULT_FULL, 40);
 }
 
-TEST_WITHIN(store_survives_short_writes, 300, "promise-P1: half a write before the disk is full")
+TEST_WITHIN(store_survives_short_writes, 1800, "promise-P1: half a write before the disk is full")
 {
     every_operation(FAULT_SHORT, 1);
 }
