@@ -63,11 +63,16 @@ graph_build(json_t *document, const char *name, struct graph **out, struct err *
     return ST_OK;
 }
 
+const char *graph_path_shown(const char *path)
+{
+    return str_starts(path, "/proc/self/fd/") ? "-" : path;
+}
+
 enum status graph_load(const char *path, struct graph **out, struct err *e)
 {
     json_t *document;
     TRY(json_read_file(path, FILE_BYTES_MAX, &document, e));
-    return graph_build(document, path, out, e);
+    return graph_build(document, graph_path_shown(path), out, e);
 }
 
 enum status

@@ -61,6 +61,8 @@ enum status graph_parse(
 void graph_free(struct graph *g); /* NULL is fine */
 
 const char *graph_path(const struct graph *g); /* as given; the name under graph_parse */
+/* What to call a path: "-" where it is stdin's (/proc/self/fd/N, which the command line makes). */
+const char *graph_path_shown(const char *path);
 const char *graph_name(const struct graph *g); /* "Untitled" when it has none */
 /* settings.device ("cpu", "auto", "cuda:1", ...) or NULL; settings.seed. */
 const char *graph_setting_device(const struct graph *g);

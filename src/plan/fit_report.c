@@ -174,7 +174,7 @@ void fit_text(const struct fit *f, struct str *out)
 {
     char peak[32], budget[32];
     str_printf(
-        out, "%s: peak %s, budget %s%s\n", f->o.path,
+        out, "%s: peak %s, budget %s%s\n", graph_path_shown(f->o.path),
         bytes_text(f->plans.data[0].peak_bytes, peak, sizeof peak),
         bytes_text(f->o.budget_bytes, budget, sizeof budget),
         fits_already(f) ? ": fits as it is" : "");

@@ -358,7 +358,7 @@ json_t *oom_explain(const struct fit_options *o, const struct run *r, struct err
     arena_init(&a.fit.memory);
     advise(&a);
     json_t *d = document(&a, original.data);
-    fill_error(&a, original.data, o->path, e);
+    fill_error(&a, original.data, graph_path_shown(o->path), e);
     json_decref(a.list);
     json_decref(a.fit.least_plan);
     arena_release(&a.fit.memory);

@@ -166,7 +166,10 @@ enum status run_check_budget(struct run *r, int64_t budget_bytes, struct err *e)
         (long long)peak, (long long)limit, (long long)r->bill.host_bytes);
     (void)bytes_text(peak, need, sizeof need);
     (void)bytes_text(limit, has, sizeof has);
-    if (budget_bytes > 0)
+    if (budget_bytes > 0 && r->o.budget_about)
+        (void)snprintf(
+            text, sizeof text, "the plan needs %s, and the run's budget has %s", need, has);
+    else if (budget_bytes > 0)
         (void)snprintf(
             text, sizeof text,
             "the plan needs %s, and the budget of --memory-gib has %s; a larger --memory-gib "

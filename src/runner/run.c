@@ -673,8 +673,7 @@ json_t *run_facts(const struct run *r)
     graph_key(r->graph, key);
     json_put_str(f, "version", SNUG_VERSION);
     json_put_str(f, "commit", snug_commit());
-    bool piped = str_starts(graph_path(r->graph), "/proc/self/fd/");
-    json_put_str(f, "graph", piped ? "-" : graph_path(r->graph));
+    json_put_str(f, "graph", graph_path(r->graph));
     json_put_str(f, "graph_key", key);
     json_put_i64(f, "seed", r->seed);
     json_put_i64(f, "threads", cpu_threads());
