@@ -334,6 +334,28 @@ static void compare_nodes(struct core *c, struct worker *w, const struct hello *
     json_put(w->nodes_differ, "extra", missing_from(h->node_types, c->config.node_types));
 }
 
+/* Cards that runs of this worker are on and that it does not offer any more: they are to be known
+ * after a restart too. */
+static json_t *held_cards(const struct core *c, struct worker *w)
+{
+    json_t *held = json_array();
+    char list[DEVICES_BYTES];
+    for (size_t i = 0; i < c->live.n; i++) {
+        const struct run *r = c->live.data[i];
+        size_t n = 0;
+        snprintf(list, sizeof list, "%s", r->now.worker == w ? r->now.devices : "");
+        for (char *save, *d = strtok_r(list, ",", &save); d; d = strtok_r(NULL, ",", &save), n++) {
+            if (worker_card(w, d))
+                continue;
+            json_t *one = json_object();
+            json_put_str(one, "device", d);
+            json_put_str(one, "uuid", r->uuids[n]);
+            json_array_append_new(held, one);
+        }
+    }
+    return held;
+}
+
 static void take_hello(
     struct core *c, const struct actor *who, struct worker *w, const json_t *document,
     const struct hello *h)
@@ -368,6 +390,7 @@ static void take_hello(
     w->last_refusal[0] = 0;
     w->seen_us = c->now.wall_us;
     worker_devices(c, w, h->devices, true);
+    json_put(w->hello, "held", held_cards(c, w));
     compare_nodes(c, w, h);
 }
 
@@ -390,7 +413,7 @@ static enum status judge_runs(
 {
     size_t i;
     json_t *one;
-    w->strays = false;
+    w->strays = 0;
     json_array_foreach((json_t *)(uintptr_t)runs, i, one)
     {
         struct run_report report;
@@ -400,7 +423,7 @@ static enum status judge_runs(
         if (mine)
             listed[r->at] = true;
         else if (str_eq(report.state, "live"))
-            w->strays = true;
+            w->strays = 2; /* the first may be out before they are dead */
         json_array_append_new(
             verdicts,
             mine ? verdict(&report, "keep", r->now.sequence) : verdict(&report, "forget", 0));

@@ -92,7 +92,7 @@ struct worker {
     char ssh_host[256]; /* kind ssh: alias, a blank, devices */
     bool server, same_host, one_shot, spent, can_cap, allow_commands;
     bool draining, disabled, seen, connected;
-    bool strays; /* it came with live runs that are not its any more: they go before others come */
+    int strays; /* it came with live runs that are nobody's: nothing new for so many heartbeats */
     bool limits_unsaid; /* it has just connected: limits that another lowers are logged */
     char session[ID_BYTES], instance[NAME_BYTES], credential[ID_BYTES], secret[NAME_BYTES];
     int64_t contact_ns;                 /* the last message of it */

@@ -37,7 +37,7 @@ static void world_worker(struct arena *a, const struct worker *w, struct place_w
         .seen = w->seen,
         .draining = w->draining,
         .disabled = w->disabled,
-        .adopting = w->strays,
+        .adopting = w->strays > 0,
         .one_shot = w->one_shot,
         .spent = w->spent,
         .can_cap = w->can_cap};

@@ -288,10 +288,8 @@ static bool any_shared(const struct worker *w)
 
 static void take_heartbeat(struct core *c, struct worker *w, const struct report *report)
 {
-    if (w->strays) { /* it has had the verdicts, and killed what was not its */
-        w->strays = false;
+    if (w->strays && --w->strays == 0) /* what was not its any more is gone */
         core_stale(c);
-    }
     w->heartbeat_ns = c->now.now_ns;
     w->heartbeat_us = c->now.wall_us;
     w->seen_us = c->now.wall_us;

@@ -189,6 +189,19 @@ void run_reclass(struct core *c, struct run *r)
     core_dirty(c);
 }
 
+/* Of a card that the agent offers no more, as its hello was noted to hold it (core_agent.c). */
+static const char *held_uuid(const struct worker *w, const char *device)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(json_object_get(w->hello, "held"), i, one)
+    {
+        if (str_eq(json_get_str(one, "device", ""), device))
+            return json_get_str(one, "uuid", "");
+    }
+    return "";
+}
+
 /* Its cards stay the ones that it was given, whatever its agent offers later. */
 static void keep_uuids(struct run *r)
 {
@@ -199,7 +212,7 @@ static void keep_uuids(struct run *r)
     for (char *save, *d = strtok_r(list, ",", &save); d && n < PLACE_SET_MAX;
          d = strtok_r(NULL, ",", &save)) {
         const struct card *card = worker_card(r->now.worker, d);
-        snprintf(r->uuids[n++], NAME_BYTES, "%s", card ? card->uuid : "");
+        snprintf(r->uuids[n++], NAME_BYTES, "%s", card ? card->uuid : held_uuid(r->now.worker, d));
     }
 }
 

@@ -23,7 +23,7 @@ struct model_worker {
     size_t n_devices;
     VEC(char *) shared; /* UUIDs that are set to shared */
     bool server, same_host, connected, seen, draining, disabled, one_shot, spent, can_cap;
-    bool strays; /* it came with live runs that are nobody's any more */
+    int strays; /* it came with live runs that are nobody's: heartbeats until it takes others */
     int64_t contact_ns;
 };
 struct model_run {
@@ -177,7 +177,7 @@ static void make_workers(struct checker *c, struct made_world *m)
             .seen = w->seen,
             .draining = w->draining,
             .disabled = w->disabled,
-            .adopting = w->strays,
+            .adopting = w->strays > 0,
             .one_shot = w->one_shot,
             .spent = w->spent,
             .can_cap = w->can_cap};
@@ -486,7 +486,7 @@ static void on_call(struct checker *c, const json_t *line)
     if (json_object_get(line, "devices") && status == ST_OK)
         take_devices(c, w, json_object_get(line, "devices"), true);
     if (!str_eq(call, "connect")) {
-        w->strays = w->strays && !json_object_get(line, "devices"); /* a heartbeat */
+        w->strays -= w->strays > 0 && json_object_get(line, "devices"); /* a heartbeat */
         return;
     }
     const char *instance = json_get_str(line, "instance", "");
@@ -497,7 +497,7 @@ static void on_call(struct checker *c, const json_t *line)
     w->same_host = json_get_bool(line, "same_host", false);
     w->one_shot = json_get_bool(line, "one_shot", false);
     w->can_cap = json_get_bool(line, "can_cap", false);
-    w->strays = json_get_bool(line, "strays", false);
+    w->strays = json_get_bool(line, "strays", false) ? 2 : 0;
     w->seen = true;
 }
 
