@@ -404,7 +404,7 @@ enum status agent_run(const struct agent_options *o, struct err *e)
     bool opened = false;
     (void)pthread_mutex_init(&a.lock, NULL);
     agent_name_default(o->name, o->builtin, a.name);
-    memcpy(a.known_as, a.name, sizeof a.known_as);
+    (void)snprintf(a.known_as, sizeof a.known_as, "%.64s", o->known_as ? o->known_as : a.name);
     TRY_OUT(name_take(&a, e));
     TRY_OUT(spawner_open(&a.spawner, o->graph, e)); /* before anything secret is read */
     (void)snprintf(a.secret, sizeof a.secret, "%s", o->secret ? o->secret : "");

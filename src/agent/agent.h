@@ -24,8 +24,9 @@
 #include <stdint.h>
 
 struct agent_options {
-    const char *name;   /* NULL: the host's name; --builtin: "local" */
-    const char *server; /* NULL: the server of this SNUG_HOME */
+    const char *name;     /* NULL: the host's name; --builtin: "local" */
+    const char *known_as; /* the worker's name at the server, where it is another; NULL: name */
+    const char *server;   /* NULL: the server of this SNUG_HOME */
     const char
         *secret; /* a credential or join token; NULL: the stored credential, else session.token */
     const char *devices; /* "cuda:0,cuda:1"; NULL: all. The CPU is always offered */

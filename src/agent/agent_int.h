@@ -40,6 +40,7 @@ struct agent_run {
     bool forget;           /* once it is dead */
 };
 struct warm {
+    struct process supervisor;
     char tab[65];
     int fd;                       /* to its supervisor; -1: gone */
     char run_id[WIRE_RUN_ID + 1]; /* "": idle */
@@ -101,7 +102,10 @@ void agent_runs_release(struct agent *a);
 /* ---- agent_warm.c: the lock is held ---- */
 /* Gives the run to the tab's warm child. False: there is none that may have it; *fd is then the
  * agent's end for a new supervisor, and *theirs the supervisor's (close it after the start). */
-bool agent_warm_take(struct agent *a, const struct run_folder *f, int *theirs);
+bool agent_warm_take(
+    struct agent *a, const struct run_folder *f, int *theirs, struct process *supervisor);
+/* The supervisor that was started for it. */
+void agent_warm_started(struct agent *a, const char *run_id, const struct process *supervisor);
 void agent_warm_ended(struct agent *a, const char *run_id);
 void agent_warm_read(struct agent *a, struct warm *w);
 void agent_warm_evict(struct agent *a, const json_t *body);

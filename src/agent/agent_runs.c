@@ -121,18 +121,18 @@ void agent_run_spawn(struct agent *a, struct agent_run *r)
     r->alive = true;
     r->waits = false;
     if (*r->tab && run_folder_read(&f, r->dir, &e) == ST_OK) {
-        bool given = agent_warm_take(a, &f, &theirs);
+        bool given = agent_warm_take(a, &f, &theirs, &r->supervisor);
         run_folder_release(&f);
-        if (given) {
-            r->supervisor = process_of(0);
+        if (given)
             return;
-        }
     }
     st = spawner_start(a->spawner, r->dir, theirs, &r->supervisor, &e);
     if (theirs >= 0)
         (void)close(theirs);
     if (st != ST_OK)
         end_here(r, CAUSE_COULD_NOT_START, e.text);
+    else if (*r->tab)
+        agent_warm_started(a, r->id, &r->supervisor);
 }
 
 /* Whether this agent can do what the order asks; else the cause and a text why not. */

@@ -765,3 +765,77 @@ TEST(
     CHECK(is_forgotten(&server, last)); /* the newest stayed */
     done(&p);
 }
+
+/* In place of src/child: says which process ran, in each folder, and takes the next. */
+static bool warm_result(const char *dir)
+{
+    char path[1300];
+    struct err e;
+    json_t *end = run_folder_end(CAUSE_DONE, NULL, NULL, 0, 0);
+    json_put(end, "facts", json_pack("{si}", "pid", (int)getpid()));
+    char *text = json_text(end, false);
+    json_decref(end);
+    (void)run_folder_path(dir, "result.json", path, sizeof path);
+    enum status st = file_write(path, text, strlen(text), &e);
+    mem_free(text);
+    return st == ST_OK;
+}
+
+static int graph_warm(const char *dir, int control_fd)
+{
+    char line[2048], next[1200];
+    FILE *in = control_fd >= 0 ? fdopen(dup(control_fd), "r") : NULL;
+    (void)snprintf(next, sizeof next, "%s", dir);
+    while (warm_result(next) && in) {
+        struct err e;
+        json_t *doc = NULL;
+        int n =
+            snprintf(line, sizeof line, "{\"ended\":\"%s\",\"exit_code\":0,\"caches\":{}}\n", next);
+        if (write(control_fd, line, (size_t)n) != n || !fgets(line, sizeof line, in) ||
+            json_parse(line, strlen(line), "line", &doc, &e) != ST_OK)
+            break;
+        (void)snprintf(next, sizeof next, "%s", json_get_str(doc, "run", "/nowhere"));
+        json_decref(doc);
+    }
+    return 0;
+}
+
+static int64_t ran_in(const char *id)
+{
+    const json_t *end = fake_event(&server, id, "ended");
+    CHECK_STR(json_get_str(end, "status", ""), "succeeded");
+    return json_get_i64(json_object_get(end, "facts"), "pid", 0);
+}
+
+static void canvas(const char *id, const char *tab)
+{
+    json_t *order = command(id, 1, "");
+    json_put_str(order, "kind", "graph");
+    json_put_str(order, "lane", "interactive");
+    json_put_str(order, "tab", tab);
+    fake_order(&server, "start", id, 1, order);
+    CHECK(fake_until(&server, fake_ended, id, 10000));
+}
+
+TEST(
+    warm_tabs,
+    "R1 S5: runs of a tab go to one process until it is told to leave; another tab has its own")
+{
+    options.graph = graph_warm;
+    struct process p = ready();
+    canvas("00000000000000000000000000000001", "one");
+    canvas("00000000000000000000000000000002", "one");
+    canvas("00000000000000000000000000000003", "two");
+    int64_t first = ran_in("00000000000000000000000000000001");
+    CHECK(first > 0);
+    CHECK_EQ(ran_in("00000000000000000000000000000002"), first);
+    CHECK(ran_in("00000000000000000000000000000003") != first);
+    fake_order(&server, "evict", "", 0, json_pack("{ssss}", "tab", "one", "what", "child"));
+    struct process warm = process_of((pid_t)first);
+    for (int i = 0; i < 200 && process_alive(&warm); i++)
+        fake_serve(&server, 20);
+    CHECK(!process_alive(&warm));
+    canvas("00000000000000000000000000000004", "one");
+    CHECK(ran_in("00000000000000000000000000000004") != first);
+    done(&p);
+}

@@ -68,7 +68,8 @@ static struct warm *idle_child(struct agent *a, const struct run_folder *f)
     return NULL;
 }
 
-bool agent_warm_take(struct agent *a, const struct run_folder *f, int *theirs)
+bool agent_warm_take(
+    struct agent *a, const struct run_folder *f, int *theirs, struct process *supervisor)
 {
     int pair[2];
     struct warm *w = idle_child(a, f);
@@ -79,6 +80,7 @@ bool agent_warm_take(struct agent *a, const struct run_folder *f, int *theirs)
         (void)snprintf(w->run_id, sizeof w->run_id, "%s", f->o.run_id);
         w->used_ns = clock_ns();
         send_line(w, line);
+        *supervisor = w->supervisor;
         return true;
     }
     if (strlen(f->o.tab) >= sizeof w->tab ||
@@ -95,6 +97,13 @@ bool agent_warm_take(struct agent *a, const struct run_folder *f, int *theirs)
     vec_push(&a->warms, w);
     *theirs = pair[1];
     return false;
+}
+
+void agent_warm_started(struct agent *a, const char *run_id, const struct process *supervisor)
+{
+    for (size_t i = 0; i < a->warms.n; i++)
+        if (strcmp(a->warms.data[i]->run_id, run_id) == 0)
+            a->warms.data[i]->supervisor = *supervisor;
 }
 
 void agent_warm_ended(struct agent *a, const char *run_id)

@@ -26,7 +26,7 @@ enum { CONNECT_S = 15, STOP_S = 60, LOG_BYTES_MAX = 16 << 20 };
 
 /* What `start` was told, copied: the command line is overwritten later. */
 struct start {
-    char name[65], server[1024], secret[256], devices[1024], mounts[1024], pool[65];
+    char name[65], known_as[65], server[1024], secret[256], devices[1024], mounts[1024], pool[65];
     struct agent_options o;
     int say; /* where why it ended is written to; -1: nowhere */
 };
@@ -57,6 +57,9 @@ static void remembered(struct start *s)
         (void)snprintf(s->secret, sizeof s->secret, "%s", secret);
         s->o.server = s->server;
         s->o.secret = s->secret;
+        (void)snprintf(
+            s->known_as, sizeof s->known_as, "%.64s", json_get_str(doc, "name", s->name));
+        s->o.known_as = s->known_as;
     }
     json_decref(doc);
 }
@@ -65,8 +68,8 @@ static enum status start_read(const struct args *a, struct start *s, struct err 
 {
     const struct option_value *v = a->option;
     bool builtin = v[OPTION_BUILTIN].given, once = v[OPTION_ONE_SHOT].given;
-    const char *from_environment = getenv("SNUG_JOIN_TOKEN"),
-               *beat = getenv("SNUG_AGENT_HEARTBEAT_S");
+    char *token = getenv("SNUG_JOIN_TOKEN");
+    const char *beat = getenv("SNUG_AGENT_HEARTBEAT_S");
     double heartbeat_s = 0;
     agent_name_default(v[OPTION_NAME].given ? v[OPTION_NAME].text : NULL, builtin, s->name);
     if (once && !v[OPTION_NAME].given) { /* several of them may be here */
@@ -74,6 +77,9 @@ static enum status start_read(const struct args *a, struct start *s, struct err 
         memcpy(plain, s->name, sizeof plain);
         (void)snprintf(s->name, sizeof s->name, "%.50s-%d", plain, (int)getpid());
     }
+    if (!builtin && strcmp(s->name, "local") == 0)
+        return err_set(
+            e, ST_USAGE, "the name \"local\" is that of a server's own worker: give --name");
     if (v[OPTION_NAME].given && !agent_name_valid(v[OPTION_NAME].text))
         return err_set(
             e, ST_USAGE,
@@ -96,9 +102,13 @@ static enum status start_read(const struct args *a, struct start *s, struct err 
         .version = SNUG_VERSION,
         .commit = snug_commit(),
     };
-    if (!s->o.secret && from_environment && *from_environment) {
-        (void)snprintf(s->secret, sizeof s->secret, "%s", from_environment);
+    if (!s->o.secret && token && *token) {
+        (void)snprintf(s->secret, sizeof s->secret, "%s", token);
         s->o.secret = s->secret;
+    }
+    if (token) { /* /proc/PID/environ shows it too */
+        memset(token, 0, strlen(token));
+        (void)unsetenv("SNUG_JOIN_TOKEN");
     }
     remembered(s);
     return ST_OK;
@@ -109,7 +119,6 @@ static int start_here(void *ctx)
 {
     struct start *s = ctx;
     struct err e = {0};
-    (void)unsetenv("SNUG_JOIN_TOKEN");
     enum status st = agent_run(&s->o, &e);
     if (st != ST_OK && s->say >= 0) {
         char line[2048];
@@ -253,7 +262,6 @@ static int agent_start(const struct args *a)
     if (st == ST_OK && !s.o.builtin)
         st = server_check(&s, &e);
     if (st == ST_OK && (a->option[OPTION_FOREGROUND].given || s.o.builtin)) {
-        (void)unsetenv("SNUG_JOIN_TOKEN");
         st = agent_run(&s.o, &e);
         return answer_end(a->json, st, &e, NULL);
     }
