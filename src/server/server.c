@@ -459,6 +459,7 @@ void server_close(struct server *s)
     ws_close(s->ws);
     asker_close(s->asker);
     http_close(s->http);
+    s->http = NULL; /* what the core still says finds nobody */
     feed_free(s->feed);
     webhook_close(s->webhook);
     core_close(s->core);
