@@ -371,8 +371,8 @@ static void take_hello(
     w->one_shot = h->one_shot;
     w->can_cap = h->can_cap;
     w->allow_commands = h->allow_commands;
-    if (!again)
-        w->spent = false;
+    if (!again) /* after a restart of ours, too: what it has was its one run */
+        w->spent = json_array_size(h->runs) > 0;
     snprintf(w->pool, sizeof w->pool, "%s", h->pool);
     snprintf(w->instance, sizeof w->instance, "%s", h->instance);
     snprintf(w->secret, sizeof w->secret, "%s", h->secret);

@@ -550,6 +550,13 @@ TEST(
     (void)snprintf(f.instance, sizeof f.instance, "next");
     CHECK(puppet_connect(&f));
     CHECK_EQ(puppet_start(&f, b), 1);
+    char c[33];
+    (void)snprintf(c, sizeof c, "%s", submit(&s, "{'device':'cuda','target':{'pool':'night'}}"));
+    stage_restart(&s); /* it has its run: the next one is not for it */
+    put_run(&f, b, 1, "live");
+    CHECK(puppet_connect(&f));
+    puppet_end(&f, b, 1, "succeeded");
+    CHECK_STR(field(&s, c, "state"), "waiting");
     puppet_close(&f);
     stage_close(&s);
 }
