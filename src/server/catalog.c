@@ -134,18 +134,21 @@ static void complete_ports(json_t *preset, bool output)
     }
 }
 
-static json_t *param_definition(const struct node_type *t, const char *name)
+static json_t *
+param_definition(const struct node_type *t, const char *name, const struct catalog_devices *d)
 {
-    json_t *o = t ? node_type_json(t) : NULL, *param, *found = NULL;
+    json_t *o = t ? definition(t, d) : NULL, *param, *found = NULL;
     size_t i;
-    json_array_foreach(
-        json_object_get(o, "params"), i, param) if (str_eq(json_get_str(param, "name", ""), name))
-        found = json_incref(param);
+    json_array_foreach(json_object_get(o, "params"), i, param)
+    {
+        if (str_eq(json_get_str(param, "name", ""), name))
+            found = json_incref(param);
+    }
     json_decref(o);
     return found ? found : json_null();
 }
 
-void catalog_complete_preset(json_t *preset)
+void catalog_complete_preset(json_t *preset, const struct catalog_devices *d)
 {
     json_t *param;
     size_t i;
@@ -155,24 +158,24 @@ void catalog_complete_preset(json_t *preset)
     {
         json_put(
             param, "param_def",
-            param_definition(inner_type(preset, param), json_get_str(param, "param_name", "")));
+            param_definition(inner_type(preset, param), json_get_str(param, "param_name", ""), d));
     }
 }
 
-json_t *catalog_presets(const char *home)
+json_t *catalog_presets(const char *home, const struct catalog_devices *d)
 {
     json_t *list = graph_presets_builtin(), *preset;
     json_t *own = catalog_own_presets(home);
     size_t i;
     (void)json_array_extend(list, own);
     json_decref(own);
-    json_array_foreach(list, i, preset) catalog_complete_preset(preset);
+    json_array_foreach(list, i, preset) catalog_complete_preset(preset, d);
     return list;
 }
 
-json_t *catalog_preset(const char *home, const char *name)
+json_t *catalog_preset(const char *home, const char *name, const struct catalog_devices *d)
 {
-    json_t *list = catalog_presets(home), *preset, *found = NULL;
+    json_t *list = catalog_presets(home, d), *preset, *found = NULL;
     size_t i;
     json_array_foreach(
         list, i, preset) if (!found && str_eq(json_get_str(preset, "preset_name", ""), name))

@@ -26,9 +26,9 @@ json_t *catalog_nodes(const struct catalog_devices *d);
 json_t *catalog_node(const char *name, const struct catalog_devices *d);
 
 /* The program's and the users'; new references. NULL: no such preset. Files that cannot be read
- * are left out. */
-json_t *catalog_presets(const char *home);
-json_t *catalog_preset(const char *home, const char *name);
+ * are left out. d: the devices of parameters' lists; NULL: all that the table has. */
+json_t *catalog_presets(const char *home, const struct catalog_devices *d);
+json_t *catalog_preset(const char *home, const char *name, const struct catalog_devices *d);
 /* Makes a preset of {name, description, category, tags, nodes, edges} and stores it: every
  * unconnected port and every parameter that is no secret is exposed. ST_INVALID: no node, or one
  * that a preset cannot have; ST_CONFLICT: the name is taken. */

@@ -2,11 +2,11 @@
 #ifndef SERVER_CATALOG_INT_H
 #define SERVER_CATALOG_INT_H
 
-#include "base/json.h"
+#include "server/catalog.h"
 
 /* The users' presets as stored, by file name; a new reference. */
 json_t *catalog_own_presets(const char *home);
 /* Fills in the types of exposed ports and the definitions of exposed parameters. */
-void catalog_complete_preset(json_t *preset);
+void catalog_complete_preset(json_t *preset, const struct catalog_devices *d);
 
 #endif

@@ -212,7 +212,7 @@ catalog_create_preset(const char *home, const json_t *from, json_t **preset, str
     const char *name = json_get_str(from, "name", "");
     if (!*name || strlen(name) > NAME_MAX_BYTES)
         return err_set(e, ST_UNPROCESSABLE, "name: a text of 1 to %d bytes", NAME_MAX_BYTES);
-    json_t *taken = catalog_preset(home, name);
+    json_t *taken = catalog_preset(home, name, NULL);
     json_decref(taken);
     if (taken)
         return err_set(e, ST_CONFLICT, "preset \"%s\" exists already", name);
@@ -224,7 +224,7 @@ catalog_create_preset(const char *home, const json_t *from, json_t **preset, str
         json_decref(made);
         return st;
     }
-    catalog_complete_preset(made);
+    catalog_complete_preset(made, NULL);
     *preset = made;
     return ST_OK;
 }

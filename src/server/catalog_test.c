@@ -90,13 +90,22 @@ TEST(
     preset_definitions, "promise-P15: presets are served with the types of their ports and the "
                         "definitions of their parameters")
 {
-    json_t *p = catalog_preset(test_dir(), "Training Pipeline");
+    json_t *p =
+        catalog_preset(test_dir(), "Training Pipeline", &(struct catalog_devices){.cuda = 2});
     json_t *in = json_array_get(json_object_get(p, "exposed_inputs"), 0);
     CHECK_STR(json_get_str(in, "data_type", ""), "MODEL");
     json_t *param = json_array_get(json_object_get(p, "exposed_params"), 0);
     CHECK_STR(json_get_str(json_object_get(param, "param_def"), "param_type", ""), "select");
+    size_t i, most = 0;
+    json_array_foreach(json_object_get(p, "exposed_params"), i, param)
+    {
+        size_t n = json_array_size(json_object_get(json_object_get(param, "param_def"), "options"));
+        if (str_eq(json_get_str(param, "param_name", ""), "device"))
+            most = n;
+    }
+    CHECK_EQ(most, 5); /* auto, cpu, cuda, cuda:0, cuda:1 */
     json_decref(p);
-    CHECK(!catalog_preset(test_dir(), "None"));
+    CHECK(!catalog_preset(test_dir(), "None", NULL));
 }
 
 #define BODY                                                                                       \

@@ -39,7 +39,7 @@ void route_node(struct server *s, const struct http_request *q, struct http_repl
 void route_nodes_reload(struct server *s, const struct http_request *q, struct http_reply *r)
 {
     int64_t builtin = 0, custom = 0, plugins = 0;
-    json_t *presets = catalog_presets(s->config->home), *body = json_object();
+    json_t *presets = catalog_presets(s->config->home, NULL), *body = json_object();
     (void)q;
     for (size_t i = 0; i < node_type_count(); i++) {
         const char *provider = node_type_at(i)->provider;
@@ -58,13 +58,17 @@ void route_nodes_reload(struct server *s, const struct http_request *q, struct h
 
 void route_presets(struct server *s, const struct http_request *q, struct http_reply *r)
 {
+    struct catalog_devices d;
     (void)q;
-    http_json(r, 200, catalog_presets(s->config->home));
+    devices_now(s, &d);
+    http_json(r, 200, catalog_presets(s->config->home, &d));
 }
 
 void route_preset(struct server *s, const struct http_request *q, struct http_reply *r)
 {
-    json_t *preset = catalog_preset(s->config->home, q->param[0]);
+    struct catalog_devices d;
+    devices_now(s, &d);
+    json_t *preset = catalog_preset(s->config->home, q->param[0], &d);
     if (preset)
         http_json(r, 200, preset);
     else

@@ -106,7 +106,7 @@ void route_health(struct server *s, const struct http_request *q, struct http_re
 {
     (void)q;
     json_t *o = json_object(), *warnings = json_array(),
-           *presets = catalog_presets(s->config->home);
+           *presets = catalog_presets(s->config->home, NULL);
     json_t *database = database_json(s, warnings);
     bool failing = json_get_bool(database, "failing", false);
     json_put_str(o, "status", failing ? "degraded" : "ok");
