@@ -311,3 +311,25 @@ TEST(
     CHECK(p.cut && client_get(c, p.text, 5, NULL, &e) == ST_INVALID);
     client_close(c);
 }
+
+TEST(
+    client_proxies, "H1: a proxy is used where SNUG_PROXY names one, never for this machine, nor "
+                    "by other variables")
+{
+    static const char *const replies[] = {OK("{}"), NULL};
+    struct player proxy = player_start(replies), direct = player_start(replies);
+    struct err e = {0};
+    (void)setenv("http_proxy", "http://127.0.0.1:1", 1);
+    (void)setenv("all_proxy", "http://127.0.0.1:1", 1);
+    (void)setenv("SNUG_PROXY", proxy.url, 1);
+    struct client *c = open_to(direct.url, "tok");
+    CHECK(client_get(c, "/x", 5, NULL, &e) == ST_OK);
+    CHECK(strstr(player_heard(&direct), "GET /x HTTP/1.1"));
+    client_close(c);
+    c = open_to("http://lab.invalid:8000", "tok");
+    CHECK(client_get(c, "/x", 5, NULL, &e) == ST_OK);
+    CHECK(strstr(player_heard(&proxy), "GET http://lab.invalid:8000/x HTTP/1.1"));
+    client_close(c);
+    player_end(&proxy);
+    player_end(&direct);
+}

@@ -176,24 +176,36 @@ follow_logs(const struct args *a, struct client *c, const char *id, json_t *d, s
     return st;
 }
 
+/* The whole log, in the parts that the worker gives. */
+static enum status read_log(struct client *c, const char *id, struct str *out, struct err *e)
+{
+    int64_t offset = 0, size = 1;
+    while (offset < size) {
+        struct client_path p = client_path("/api/runs/%s/log", id);
+        json_t *part;
+        client_query_i64(&p, "offset", offset);
+        TRY(client_get(c, p.text, 60, &part, e));
+        const json_t *text = json_object_get(part, "text");
+        int64_t next = json_get_i64(part, "offset", 0);
+        size = next > offset ? json_get_i64(part, "size", 0) : 0; /* no part: no more */
+        offset = next;
+        str_add_n(out, json_string_value(text), json_string_length(text));
+        json_decref(part);
+    }
+    return ST_OK;
+}
+
 static enum status
 show_logs(const struct args *a, struct client *c, json_t *d, struct str *out, struct err *e)
 {
     char id[33];
-    struct client_reply r;
     TRY(remote_run_id(c, a->argument[1], id, e));
     if (a->option[OPTION_FOLLOW].given)
         return follow_logs(a, c, id, d, e);
-    TRY(client_call(c, "GET", client_path("/api/runs/%s/log", id).text, NULL, 60, &r, e));
-    enum status st = client_status(r.status) == ST_OK ? ST_OK : client_refusal(c, &r, e);
-    if (st == ST_OK) {
-        const char *text = json_get_str(r.json, "text", r.data);
-        str_add(out, text);
-        json_put_str(d, "run_id", id);
-        json_put(d, "log", json_string(text) ? json_string(text) : json_null());
-    }
-    client_reply_release(&r);
-    return st;
+    TRY(read_log(c, id, out, e));
+    json_put_str(d, "run_id", id);
+    json_put(d, "log", json_stringn(out->data, out->n));
+    return ST_OK;
 }
 
 static enum status

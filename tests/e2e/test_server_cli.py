@@ -272,6 +272,16 @@ def test_runs_command(snug):
         logs = server.cli("runs", "logs", second[:8])
         assert logs.rc == 0 and logs.out == "hello\n\n", logs
         assert server.json("runs", "logs", second).doc["log"] == "hello\n\n"
+        long = server.sh("i=0; while [ $i -lt 40000 ]; do echo line $i of a log that is long; i=$((i+1)); done")
+        server.wait(long, "succeeded")
+        lines = server.cli("runs", "logs", long).out.split("\n")
+        assert len(lines) == 40001 and lines[-2] == "line 39999 of a log that is long", (len(lines), lines[-3:])
+        held = [server.sh("sleep 100") for _ in range(3)]
+        until(lambda: server.status(held[1]) == "running", 30, "two of them run")
+        early = server.json("runs", "logs", held[2])
+        assert early.rc == 1 and early.doc["error"]["message"], early
+        for run in held:
+            server.cli("runs", "cancel", run)
         events = server.json("runs", "events", first).doc["events"]
         assert [e["cursor"] for e in events] == list(range(1, len(events) + 1)) and events[0]["type"] == "execution_start"
         assert "execution_complete" in server.cli("runs", "events", first).out
