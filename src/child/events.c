@@ -281,8 +281,11 @@ static void add_images(const struct run *r, const struct graph_node *n, json_t *
 {
     struct run_output o;
     json_t *entry;
+    char home[1024];
+    (void)path_join(snug_home(), "images/", home, sizeof home); /* no file of anybody else's */
     for (size_t i = 0; run_output_at(r, n, i, &o); i++)
-        if (o.kind == RUN_OUTPUT_TEXT && strcmp(o.port, "image") == 0 &&
+        if (str_starts(o.kind == RUN_OUTPUT_TEXT ? o.text : "", home) &&
+            o.kind == RUN_OUTPUT_TEXT && strcmp(o.port, "image") == 0 &&
             (str_ends(o.text, ".png") || str_ends(o.text, ".svg")) &&
             (entry = entry_image(o.text, o.port, IMAGE_BYTES_MAX)))
             (void)json_array_append_new(outputs, entry);

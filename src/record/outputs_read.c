@@ -224,7 +224,7 @@ static json_t *value_json(const struct output *o)
     json_t *value = json_object_get(o->line, "value"), *a = summary_value(o->kind, value);
     if (json_is_string(value))
         json_put(a, "value", cut(value, TEXT_MAX));
-    if (strcmp(o->kind, "dict") == 0)
+    if (strcmp(o->kind, "dict") == 0 && value)
         json_put(a, "value", json_deep_copy(value)); /* ours: whole, it is at most 1 MiB */
     if (json_is_array(value)) {
         char *text = json_text(value, false);

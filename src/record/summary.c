@@ -229,18 +229,18 @@ json_t *summary_value(const char *kind, const json_t *value)
     json_t *o = json_object();
     json_put_str(o, "type", kind);
     if (strcmp(kind, "scalar") == 0) {
-        json_put(o, "value", json_deep_copy(value));
-    } else if (strcmp(kind, "string") == 0) {
+        json_put(o, "value", value && is_plain(value) ? json_deep_copy(value) : json_null());
+    } else if (strcmp(kind, "string") == 0 && json_is_string(value)) {
         json_put(o, "value", cut(json_string_value(value), json_string_length(value)));
         put_download(o, json_string_value(value));
-    } else if (strcmp(kind, "list") == 0) {
+    } else if (strcmp(kind, "list") == 0 && json_is_array(value)) {
         char *text = json_text(value, false);
         json_put_i64(o, "length", (int64_t)json_array_size(value));
         json_put(o, "repr", cut(text, strlen(text)));
         if (json_array_size(value) <= SUMMARY_VALUES && are_plain(value))
             json_put(o, "values", json_deep_copy(value));
         mem_free(text);
-    } else if (strcmp(kind, "dict") == 0) {
+    } else if (strcmp(kind, "dict") == 0 && json_is_object(value)) {
         char *text = json_text(value, false);
         json_put(o, "repr", cut(text, strlen(text)));
         mem_free(text);
