@@ -72,7 +72,7 @@ def test_a_restart_empties_the_stores_only(snug):
 
 
 # ids: B5
-# case-M3 case-M1
+# ids: case-M3 case-M1
 def test_bookings_return_whatever_happens(snug):
     """Random budgets that are cancelled, fail, end: afterwards nothing is booked, and a full budget fits."""
     r = random.Random(5)
@@ -100,7 +100,7 @@ def test_bookings_return_whatever_happens(snug):
 
 
 # ids: R7
-# case-M5 case-M25 promise-P4
+# ids: case-M5 case-M25 promise-P4
 def test_cards_never_have_too_many_holders(snug):
     """Runs come, are cancelled and deleted by chance; one card takes one, one with a limit takes three, not more."""
     r = random.Random(7)
@@ -124,7 +124,7 @@ def test_cards_never_have_too_many_holders(snug):
 
 
 # ids: B6
-# case-M7
+# ids: case-M7
 def test_each_run_gets_its_own_budget(snug):
     """Runs that start at once on one shared card are told their own budgets, not each other's."""
     with Server(snug) as server:
@@ -141,7 +141,7 @@ def test_each_run_gets_its_own_budget(snug):
 
 
 # ids: B5 R12
-# case-M9
+# ids: case-M9
 def test_allocator_and_context_are_told_apart(snug):
     """What a run costs is its budget and the context, both shown; the peak is the allocator's alone."""
     need_fashion()
@@ -161,7 +161,7 @@ def test_allocator_and_context_are_told_apart(snug):
 
 
 # ids: B6
-# case-M21 case-M29
+# ids: case-M21 case-M29
 def test_a_small_budget_on_a_large_card(snug):
     """The plan sees the budget, not the card: too small ends before the start and names the budget; the smallest
     that is enough by the plan is enough."""
@@ -180,7 +180,7 @@ def test_a_small_budget_on_a_large_card(snug):
 
 
 # ids: R6
-# case-Q9
+# ids: case-Q9
 def test_a_node_cannot_reach_another_card(snug):
     """A node that names a card of the machine, not of its run, runs on the run's own card and says so."""
     need_fashion()
@@ -200,7 +200,7 @@ def test_a_node_cannot_reach_another_card(snug):
 
 
 # ids: W5 R18
-# case-Q17 promise-P14
+# ids: case-Q17 promise-P14
 def test_nothing_waits_without_a_reason(snug):
     """Drained, away, taken, reserved: every waiting run says why, and the reason changes with the cause."""
     with Server(snug) as server:
@@ -224,7 +224,7 @@ def test_nothing_waits_without_a_reason(snug):
 
 
 # ids: W7
-# case-F7
+# ids: case-F7
 def test_registering_again_and_again(snug):
     """An agent that dies and returns with a live run, many times: one worker, one start, one end."""
     with Server(snug) as server:
@@ -243,7 +243,7 @@ def test_registering_again_and_again(snug):
 
 
 # ids: W7
-# case-F15 promise-P3
+# ids: case-F15 promise-P3
 def test_the_state_after_a_late_return(snug):
     """Away for longer than the grace: interrupted, and it stays so when the agent is back; the card is free."""
     with Server(snug, worker_resume_grace_s=2) as server:
@@ -283,7 +283,7 @@ def ids_of(f, out):
 
 
 # ids: R11
-# case-S13 promise-P15
+# ids: case-S13 promise-P15
 def test_every_client_gets_every_event(snug):
     """Several clients of one stream, one that never reads among them: each gets all, in order; who lost the
     connection goes on after the last id it saw."""

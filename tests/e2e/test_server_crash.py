@@ -221,7 +221,7 @@ def database_is_whole(server):
 
 
 # ids: W2 W7
-# promise-P1 promise-P2 promise-P3 promise-P4 promise-P10 promise-P11
+# ids: promise-P1 promise-P2 promise-P3 promise-P4 promise-P10 promise-P11
 def test_storm(snug):
     seen = {}
     with Storm(snug) as storm:
@@ -242,7 +242,7 @@ def test_storm(snug):
 
 # ids: W7
 # Slurm's window: a controller killed soon after its answer forgot jobs, ran one twice, drained a node.
-# promise-P1 promise-P2 case-Q21 case-F1
+# ids: promise-P1 promise-P2 case-Q21 case-F1
 def test_killed_after_the_answer(snug):
     delays = [0.2, 1, 2, 4, 6, 8, 2.2, 2.2, 2.2, 2.2] if SOAK else [0.0, 0.2, 1, 2.2]
     with Storm(snug) as storm:
