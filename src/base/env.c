@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,15 @@ out:
 /* The temporary file that is being written: all that file_whole_drop, which may run in a signal
  * handler or without memory, can reach. */
 static char pending[1056];
+static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER; /* between threads that write */
+
+/* NULL: none. Of two files at once the later one counts. */
+static void pending_set(const char *temporary)
+{
+    (void)pthread_mutex_lock(&pending_lock);
+    (void)snprintf(pending, sizeof pending, "%s", temporary ? temporary : "");
+    (void)pthread_mutex_unlock(&pending_lock);
+}
 
 void file_whole_drop(void)
 {
@@ -160,10 +170,10 @@ enum status file_whole_begin(struct file_whole *f, const char *path, struct err 
     }
     (void)snprintf(f->temporary, sizeof f->temporary, "%s.%ld.part", path, (long)getpid());
     remove_leftovers(path);
-    memcpy(pending, f->temporary, sizeof pending);
+    pending_set(f->temporary);
     f->out = fopen(f->temporary, "wb");
     if (!f->out) {
-        pending[0] = 0;
+        pending_set(NULL);
         return err_errno(e, "cannot write \"%s\"", path);
     }
     (void)flock(fileno(f->out), LOCK_EX | LOCK_NB);
@@ -194,10 +204,10 @@ enum status file_whole_commit(struct file_whole *f, struct err *e)
     if (bad || rename(f->temporary, f->path) != 0) {
         enum status st = err_errno(e, "could not write \"%s\"", f->path);
         (void)unlink(f->temporary);
-        pending[0] = 0;
+        pending_set(NULL);
         return st;
     }
-    pending[0] = 0;
+    pending_set(NULL);
     sync_folder(f->path);
     return ST_OK;
 }
@@ -209,7 +219,7 @@ void file_whole_abort(struct file_whole *f)
     (void)fclose(f->out);
     if (f->temporary[0])
         (void)unlink(f->temporary);
-    pending[0] = 0;
+    pending_set(NULL);
     f->out = NULL;
 }
 
@@ -313,7 +323,7 @@ int64_t file_size_bytes(const char *path)
 
 const char *snug_home(void)
 {
-    static char path[PATH_MAX];
+    static _Thread_local char path[PATH_MAX];
     const char *home = getenv("SNUG_HOME"), *xdg = getenv("XDG_DATA_HOME"), *user = getenv("HOME");
     if (home && *home)
         (void)snprintf(path, sizeof path, "%s", home);

@@ -43,7 +43,7 @@ int64_t disk_free_bytes(const char *path);
 bool disk_is_network(const char *path);
 int64_t file_size_bytes(const char *path); /* -1: no such file */
 
-/* $SNUG_HOME, else $XDG_DATA_HOME/snug, else ~/.local/share/snug. Static storage. */
+/* $SNUG_HOME, else $XDG_DATA_HOME/snug, else ~/.local/share/snug. Static storage of the calling thread. */
 const char *snug_home(void);
 /* Folder part of `path` with its slash ("" when there is none), into buf. */
 const char *path_dir(const char *path, char *buf, size_t cap);
