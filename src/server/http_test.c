@@ -835,7 +835,7 @@ TEST(door_headers, "H1: no header takes control characters")
 
 static void count_fire(void *ctx)
 {
-    ++*(int *)ctx;
+    atomic_fetch_add((atomic_int *)ctx, 1);
 }
 
 static void no_park(void *ctx)
@@ -848,7 +848,7 @@ TEST(wakes_are_never_lost, "a wake between looking and waiting is seen; each wai
     struct door d = {0};
     open_door(&d);
     struct waits *w = &d.h->waits;
-    int fired = 0;
+    atomic_int fired = 0;
     struct waiter x = {.fire = count_fire, .ctx = &fired, .until_ns = INT64_MAX};
     x.link[0].topic = http_topic("a", "1");
     x.link[1].topic = http_topic("a", "2");
@@ -865,9 +865,10 @@ TEST(wakes_are_never_lost, "a wake between looking and waiting is seen; each wai
     CHECK_EQ(fired, 1);
     x.until_ns = clock_ns() + 20000000;
     CHECK(waits_add(w, &x, waits_now(w), no_park));
-    for (int i = 0; i < 200 && !x.expired; i++)
+    for (int i = 0; i < 200 && fired < 2; i++)
         pause_ms(5);
     CHECK_EQ(fired, 2);
+    CHECK(x.expired);
     struct waiter last = {.fire = count_fire, .ctx = &fired, .until_ns = INT64_MAX};
     CHECK(waits_add(w, &last, waits_now(w), no_park));
     door_close(&d);

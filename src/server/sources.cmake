@@ -1,6 +1,6 @@
 # One line a file or a family; add yours where its family stands.
 set(SOURCES
-    http.c http_wake.c http_guard.c http_reply.c http_request.c http_body.c http_multipart.c
+    http.c http_links.c http_answer.c http_wake.c http_guard.c http_reply.c http_request.c http_body.c http_multipart.c
     http_upload.c http_bare.c http_test_support.c routes.c routes_table.c page.c
     secret.c auth.c config.c route_health.c route_system.c route_docs.c route_events.c
     route_graphs.c route_plan.c asker.c webhook.c feed.c route_files.c graph_files.c files.c server.c server_builtin.c
