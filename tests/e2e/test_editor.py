@@ -437,6 +437,23 @@ def test_the_inspector(snug):
         assert server.post("/api/execution/state/reset", {}, token=editor.token).status == 422
 
 
+# ids: W9
+def test_outputs_that_a_worker_has(snug):
+    """Read through while it is connected; 503 with its name while it is away; there again with it."""
+    with Server(snug) as server:
+        box = server.agent("box")
+        run = server.submit(small(), record_outputs=True, target={"worker": "box"})
+        server.wait(run, "succeeded")
+        path = "/api/execution/outputs/%s/t/tensor" % run
+        assert server.get(path).doc["values"] == [[0, 1, 2], [3, 4, 5]]
+        box.kill(signal.SIGTERM)
+        until(lambda: server.worker("box")["state"] == "disconnected", 60, "box away")
+        away = server.get(path)
+        assert away.status == 503 and "box" in away.detail, away
+        box.start()
+        assert server.get(path).doc["values"] == [[0, 1, 2], [3, 4, 5]]
+
+
 # ids: S1 S3 S5
 def test_second_run_of_a_tab_is_warm(snug):
     """Cached outputs are used again by the next run of the tab, not after clear_cache."""
