@@ -131,10 +131,10 @@ def test_server_killed_under_runs(snug):
         server.online("box"), server.online("local")
 
 
-# ids: W7
+# ids: W7 promise-P1 promise-P2
 def test_server_killed_around_the_start(snug):
     """Slurm's crash window: the server is killed at any time after it took a run; it runs once, nothing waits
-    for a hand. promise-P1, promise-P2."""
+    for a hand."""
     with Server(snug) as server:
         mark = os.path.join(server.dir, "mark")
         for i, delay in enumerate((0, 0.005, 0.02, 0.05, 0.2)):
@@ -147,9 +147,9 @@ def test_server_killed_around_the_start(snug):
         server.wait(server.sh("true"), "succeeded")
 
 
-# ids: W7
+# ids: W7 promise-P10 case-F25
 def test_agent_killed(snug):
-    """kill -9 of an agent and its spawner: runs go on, the next agent takes them over. promise-P10, case-F25."""
+    """kill -9 of an agent and its spawner: runs go on, the next agent takes them over."""
     with Server(snug) as server:
         box = server.agent("box")
         mark = os.path.join(server.dir, "mark")
@@ -179,10 +179,9 @@ def test_spawner_killed(snug):
         assert server.output(run) == "still\n" and box.child.poll() is None
 
 
-# ids: W2 W7
+# ids: W2 W7 promise-P3 case-F25 case-F35
 def test_everything_killed(snug):
-    """kill -9 of server, agent, supervisor and work at once: interrupted, nothing left, a new run runs.
-    case-F25, case-F35, promise-P3."""
+    """kill -9 of server, agent, supervisor and work at once: interrupted, nothing left, a new run runs."""
     with Server(snug) as server:
         run = server.sh("(setsid sleep 300 &); echo one; sleep 300")
         server.wait(run, "running")
@@ -197,9 +196,9 @@ def test_everything_killed(snug):
         server.wait(server.sh("true"), "succeeded")
 
 
-# ids: W2
+# ids: W2 promise-P13 case-F35
 def test_crash_of_one(snug):
-    """A run that crashes, and one whose supervisor is killed, end alone; promise-P13, case-F35."""
+    """A run that crashes, and one whose supervisor is killed, end alone."""
     with Server(snug, run_queue_max_concurrent="cpu=4") as server:
         good = server.sh("sleep 2; echo good")
         bad = server.sh("kill -SEGV $$")
@@ -254,9 +253,9 @@ def test_joining(snug):
         assert server.worker("box") is None and not of_run(run)
 
 
-# ids: W9
+# ids: W9 promise-P2
 def test_one_shot(snug):
-    """Workers that take one run and leave; promise-P2."""
+    """Workers that take one run and leave."""
     with Server(snug) as server:
         run = server.sh("echo once", target={"worker": "any", "pool": "night"})
         agents = []
@@ -429,4 +428,39 @@ def test_host_memory(snug):
                 os.rmdir(group)
                 break
             except OSError:
+                time.sleep(0.1)
+
+
+# ids: W2 promise-P13
+def test_full_disk(snug):
+    """A worker whose disk is full: the run that lives ends with its end told, the next is refused with the reason,
+    and with room again everything goes on."""
+    with Server(snug) as server:
+        home = os.path.join(server.dir, "agent-box")
+        os.makedirs(home)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none", home],
+                          stderr=subprocess.DEVNULL).returncode:
+            raise Skip("no file system to make")
+        try:
+            server.agent("box")
+            fill = os.path.join(home, "fill")
+            gate = os.path.join(server.dir, "gate")
+            run = server.sh("echo one; head -c 9M /dev/zero >'%s'; touch '%s.full'; while [ ! -e '%s' ]; do "
+                            "sleep 0.05; done; echo two" % (fill, gate, gate), target={"worker": "box"})
+            until(lambda: os.path.exists(gate + ".full"), 20, "the disk to be full")
+            second = server.sh("echo never", target={"worker": "box"})
+            row = server.wait(second, "failed")
+            assert row["cause"] == "could_not_start" and "No space" in row["error"], row
+            open(gate, "w").close()
+            server.wait(run, "succeeded")
+            os.remove(fill)
+            third = server.sh("echo again", target={"worker": "box"})
+            server.wait(third, "succeeded")
+            assert server.output(third) == "again\n"
+        finally:
+            for pid in processes(home):
+                send(pid, signal.SIGKILL)
+            for _ in range(50):
+                if subprocess.run(["umount", home], stderr=subprocess.DEVNULL).returncode == 0:
+                    break
                 time.sleep(0.1)
