@@ -1,6 +1,7 @@
 /* store_fault_test.c - the store on a disk that fails, fills up and loses power at every write and
  * sync; killed processes; two programs on one file. What was acknowledged is there (promise-P1). */
 #include "base/env.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "server/fault_vfs.h"
 #include "server/store_int.h"
@@ -148,6 +149,7 @@ life(enum fault f, int64_t first, int64_t n, uint64_t seed, bool fast, int64_t *
     struct store_options o = {.vfs = FAULT_VFS, .readers = 1, .fast = fast};
     for (int i = 0; i < RUNS; i++)
         t.state[i] = -1;
+    log_level_set(LOG_ERROR); /* what is said at each of thousands of faults */
     fault_disk_new(seed);
     fault_plan(f, first, n);
     enum status st = store_open("snug.db", &o, &s, &e);
