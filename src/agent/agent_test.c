@@ -40,7 +40,8 @@ static int agent_main(void *ctx)
 
 static struct process agent_begin(void)
 {
-    struct process_spec spec = {.in = -1, .out = 2, .err = 2, .session = true};
+    struct process_spec spec = {
+        .in = -1, .out = 2, .err = 2, .session = true, .dies_with_us = true};
     struct process p;
     struct err e;
     CHECK_OK(process_fork(&spec, agent_main, NULL, &p, &e), &e);

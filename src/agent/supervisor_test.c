@@ -72,7 +72,8 @@ static int supervise(void *ctx)
 
 static struct process supervisor_start(const char *dir)
 {
-    struct process_spec spec = {.in = -1, .out = -1, .err = 2, .session = true};
+    struct process_spec spec = {
+        .in = -1, .out = -1, .err = 2, .session = true, .dies_with_us = true};
     struct process p;
     struct err e;
     if (control_under_test >= 0) {
