@@ -362,7 +362,7 @@ static void take_hello(
 {
     bool again = str_eq(w->instance, h->instance);
     json_decref(w->hello);
-    w->hello = json_copy((json_t *)(uintptr_t)document);
+    w->hello = json_deep_copy(document); /* the request's thread lets go of its own */
     json_object_del(w->hello, "runs");
     json_object_del(w->hello, "secret");
     json_object_del(w->hello, "node_types");

@@ -295,14 +295,14 @@ static void take_heartbeat(struct core *c, struct worker *w, const struct report
     w->seen_us = c->now.wall_us;
     if (json_is_array(report->devices)) {
         size_t n = w->cards.n;
-        json_object_set(w->hello, "devices", report->devices);
+        json_object_set_new(w->hello, "devices", json_deep_copy(report->devices));
         worker_devices(c, w, report->devices, true);
         if (w->cards.n != n || any_shared(w))
             core_stale(c); /* free memory decides who fits */
     }
     if (report->caches) {
         json_decref(w->caches);
-        w->caches = json_incref(report->caches);
+        w->caches = json_deep_copy(report->caches);
     }
     c->note_workers = true;
 }
@@ -418,7 +418,7 @@ enum status core_ask(
         struct order_item *o = &w->orders.data[w->orders.n - 1];
         snprintf(o->run_id, sizeof o->run_id, "%s", run_id);
         memcpy(o->request, q.request, ID_BYTES);
-        o->body = json_incref((json_t *)(uintptr_t)question);
+        o->body = json_deep_copy(question);
     }
     core_leave(c);
     return st;
@@ -454,7 +454,7 @@ json_t *core_caches(struct core *c)
             continue;
         json_t *one = json_object();
         json_put_str(one, "worker", w->name);
-        json_object_set(one, "caches", w->caches);
+        json_put(one, "caches", json_deep_copy(w->caches));
         json_array_append_new(out, one);
     }
     core_leave(c);

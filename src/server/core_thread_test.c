@@ -14,7 +14,6 @@ enum { ROUNDS = 120, CLIENTS = 3 };
 struct crowd {
     struct core *core;
     struct actor who;
-    json_t *graph;
     atomic_int done, stop, submitted, cancelled;
     atomic_llong now_ns;
 };
@@ -27,9 +26,9 @@ static struct instant tell_time(struct crowd *x)
 static void *client(void *ctx)
 {
     struct crowd *x = ctx;
-    json_t *options = J("{'device':'cuda:0'}"), *reply, *doc;
+    json_t *options = J("{'device':'cuda:0'}"), *graph = small_graph(1), *reply, *doc;
     struct core_submission sub = {
-        .graph = x->graph, .options = options, .variant = -1, .repetition = -1};
+        .graph = graph, .options = options, .variant = -1, .repetition = -1};
     for (int i = 0; i < ROUNDS; i++) {
         struct err e;
         char id[33];
@@ -51,6 +50,7 @@ static void *client(void *ctx)
         json_decref(core_workers(x->core, tell_time(x)));
     }
     json_decref(options);
+    json_decref(graph);
     atomic_fetch_add(&x->done, 1);
     return NULL;
 }
@@ -103,7 +103,7 @@ TEST_WITHIN(
 {
     struct stage s;
     struct puppet f;
-    struct crowd x = {.graph = small_graph(1)};
+    struct crowd x = {.stop = 0};
     pthread_t threads[CLIENTS + 1];
     int64_t after = 0;
     stage_open(&s, 1);
@@ -138,7 +138,6 @@ TEST_WITHIN(
         CLIENTS * ROUNDS);
     CHECK_EQ(json_get_i64(runs, "failed", 0), 0);
     json_decref(status);
-    json_decref(x.graph);
     puppet_close(&f);
     stage_close(&s);
 }

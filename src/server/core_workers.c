@@ -133,11 +133,11 @@ static json_t *worker_json(const struct core *c, const struct worker *w)
     static const char *const copied[] = {"environment", "mounts"};
     for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
         json_t *value = json_object_get(w->hello, copied[i]);
-        json_put(out, copied[i], value ? json_incref(value) : json_null());
+        json_put(out, copied[i], value ? json_deep_copy(value) : json_null());
     }
     json_put_bool(out, "node_types_match", !w->nodes_differ);
     json_put(
-        out, "node_types_differ", w->nodes_differ ? json_incref(w->nodes_differ) : json_null());
+        out, "node_types_differ", w->nodes_differ ? json_deep_copy(w->nodes_differ) : json_null());
     put_text(out, "last_refusal", w->last_refusal);
     json_put(
         out, "heartbeat_age_s",
