@@ -20,9 +20,9 @@ static void on_plan(struct follow *f, const json_t *payload)
 {
     struct bill_options o = {.colour = colour_on(stdout), .rows_max = NODE_ROWS};
     struct str out;
-    (void)f;
     if (!json_object_get(payload, "by_category"))
         return;
+    live_clear(f->live);
     str_init(&out);
     bill_text(payload, &o, &out);
     str_add(&out, "\n");
@@ -68,7 +68,7 @@ static void on_artifact(struct follow *f, const json_t *payload)
 /* What a command printed. */
 static void on_log(struct follow *f, const json_t *payload)
 {
-    (void)f;
+    live_clear(f->live);
     (void)fputs(json_get_str(payload, "text", ""), stdout);
     (void)fflush(stdout);
 }

@@ -118,7 +118,7 @@ static size_t prefix(const char *s, int count)
     return n;
 }
 
-static void clear(struct live *l)
+void live_clear(struct live *l)
 {
     if (l->open)
         (void)fputs("\r\033[K", l->out);
@@ -127,7 +127,7 @@ static void clear(struct live *l)
 
 static void say(struct live *l, const char *text)
 {
-    clear(l);
+    live_clear(l);
     (void)fprintf(l->out, "%s\n", text);
     (void)fflush(l->out);
 }
@@ -239,13 +239,14 @@ static void on_memory(struct live *l, const json_t *event)
     say(l, line);
 }
 
-/* A queued run's place and reason; rewritten, since it changes. */
+/* A queued run's place and reason; rewritten, since it changes, where the line is wide enough. */
 static void on_waits(struct live *l, const json_t *event)
 {
-    if (l->terminal)
-        rewrite(l, json_get_str(event, "message", ""));
+    const char *text = json_get_str(event, "message", "");
+    if (l->terminal && strlen(text) < (size_t)columns())
+        rewrite(l, text);
     else
-        say(l, json_get_str(event, "message", ""));
+        say(l, text);
 }
 
 static void on_log(struct live *l, const json_t *event)
@@ -398,7 +399,7 @@ void live_begin(struct live *l, bool json)
 
 void live_end(struct live *l)
 {
-    clear(l);
+    live_clear(l);
     log_sink_set(NULL, NULL);
     for (size_t i = 0; i < l->said.n; i++)
         mem_free(l->said.data[i]);

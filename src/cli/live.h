@@ -23,6 +23,8 @@ struct live {
 };
 void live_begin(struct live *l, bool json);
 void live_event(const json_t *event, void *ctx);
+/* Takes the live line away, before something else is written on the same terminal. */
+void live_clear(struct live *l);
 /* Ends the line; the log is what it was. */
 void live_end(struct live *l);
 
