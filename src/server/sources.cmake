@@ -20,7 +20,7 @@ set(TESTS
     store_test.c store_fault_test.c fault_vfs.c sweep_plan_test.c sweep_test.c study_test.c
     catalog_test.c
     function_test.c
-    core_test.c core_options_test.c core_agent_test.c core_lane_test.c core_share_test.c
+    core_test.c core_hold_test.c core_options_test.c core_agent_test.c core_lane_test.c core_share_test.c
     core_load_test.c core_fault_test.c core_thread_test.c retention_test.c core_test_support.c
     ws_test.c ws_live_test.c)
 set(FUZZ
