@@ -96,7 +96,7 @@ enum place_lane {
 /* What is on the cards: assigned, running and stopping runs, whoever brought them. */
 struct place_live {
     int64_t run;
-    const char *run_id; /* 32 hex digits (the first 8 are shown); of a warm child: its last run */
+    const char *run_id; /* 32 hex digits (the first 8 are shown); of a warm child: "" */
     const char *worker; /* its name, also when it is away */
     const char *devices[PLACE_SET_MAX], *uuids[PLACE_SET_MAX]; /* uuid "" or NULL: none */
     size_t n_devices;

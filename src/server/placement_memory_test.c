@@ -332,7 +332,10 @@ TEST(
     scene_open(&s, "");
     struct place_device *d = shared(device(&s, worker(&s, "local"), "cuda:0", ""));
     d->free_bytes = 20 * GIB;
-    on(&s, "local", "cuda:0", "", 4 * GIB)->lane = PLACE_WARM;
+    struct place_live *child = on(&s, "local", "cuda:0", "", 4 * GIB);
+    child->lane = PLACE_WARM;
+    child->run = -1;
+    child->run_id = "";
     begin(&s);
     size_t n;
     CHECK_STR(next(&s, "local:cuda:0", 4 * GIB), "local cuda:0");
@@ -341,6 +344,7 @@ TEST(
     CHECK_STR(next(&s, "local:cuda:0", 18 * GIB), "");
     (void)place_evictions(s.p, &n);
     CHECK_EQ(n, 1);
+    CHECK_HAS(why(&s), "cuda:0 on this server has 14.5 GiB free (runs 00000100)");
     CHECK_HAS(why(&s), "idle canvas runs are asked to leave");
     CHECK_STR(judge(&s, "local:cuda:0", GIB, PLACE_WAIT_NO), "");
     scene_close(&s);

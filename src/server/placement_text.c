@@ -33,7 +33,7 @@ static size_t text_holders(struct str *out, const struct card *c, bool queued_on
 {
     size_t n = 0;
     for (const struct holder *h = c->holders; h; h = h->next) {
-        if (queued_only && !h->queued)
+        if ((queued_only && !h->queued) || !*h->who.id) /* idle canvas children have no run */
             continue;
         if (n < LIST_MAX)
             str_printf(out, "%s%s", n ? ", " : "", h->who.id);
@@ -100,11 +100,11 @@ void text_needs(
 {
     const struct card *c = at->card;
     text_figures(p, at, budget_bytes, card_room(c), "free", out);
-    if (c->holders) {
-        str_add(out, " (runs ");
-        (void)text_holders(out, c, false);
-        str_add(out, ")");
-    }
+    struct str who;
+    str_init(&who);
+    if (text_holders(&who, c, false) > 0)
+        str_printf(out, " (runs %s)", who.data);
+    str_release(&who);
 }
 
 /* The candidate whose smallest card is the largest: what comes nearest. */
