@@ -51,7 +51,7 @@ static void world_live(struct arena *a, const struct run *r, struct place_live *
         .worker = r->now.worker->name,
         .budget_bytes = r->now.budget_bytes,
         .lane = r->interactive ? PLACE_CANVAS : PLACE_QUEUED,
-        .started = r->now.state != RUN_ASSIGNED};
+        .started = r->now.started_us != 0}; /* also one that is stopped before it started */
     char *list = arena_strdup(a, r->now.devices);
     for (char *save, *d = strtok_r(list, ",", &save); d && out->n_devices < PLACE_SET_MAX;
          d = strtok_r(NULL, ",", &save)) {

@@ -31,6 +31,7 @@ struct model_run {
     char devices[SET][16], uuids[SET][24], wanted[SET][16]; /* uuids: as it was given them */
     size_t n_devices, n_wanted;
     int64_t epoch, budget, cursor, mark, lines, written, cancelled_ns;
+    bool ran; /* it was told as running in this attempt */
     bool raised, canvas, closed, known, handed, has_pool;
     /* the truth */
     int64_t started_epoch; /* the highest that started */
@@ -193,7 +194,7 @@ static void make_live(struct checker *c, const struct model_run *r, struct place
         .n_devices = r->n_devices,
         .budget_bytes = r->budget,
         .lane = r->canvas ? PLACE_CANVAS : PLACE_QUEUED,
-        .started = !str_eq(r->state, "assigned")};
+        .started = r->ran};
     for (size_t k = 0; k < r->n_devices; k++) {
         out->devices[k] = r->devices[k];
         out->uuids[k] = r->uuids[k];
@@ -384,10 +385,11 @@ static void on_row(struct checker *c, const json_t *line)
         r->mark = r->lines = 0;
         for (size_t i = 0; i < r->n_devices; i++)
             copy(r->uuids[i], sizeof r->uuids[i], uuid_of(worker_of(c, r->worker), r->devices[i]));
-        r->handed = false;
+        r->handed = r->ran = false;
         if (!is_over(r))
             judge_admission(c, r);
     }
+    r->ran = r->ran || str_eq(r->state, "running");
     if (is_over(r))
         judge_end(c, r);
 }
