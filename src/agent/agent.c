@@ -76,6 +76,7 @@ enum status agent_client(struct agent *a, struct client **out, struct err *e)
     struct client_options o = {
         .server = a->o->server,
         .secret = *secret ? secret : NULL,
+        .own = a->o->builtin,
         .stop = quits,
         .ctx = a,
     };

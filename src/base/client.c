@@ -107,7 +107,8 @@ static enum status find_server(struct client *c, const struct client_options *o,
 {
     json_t *local = NULL;
     enum status st;
-    TRY(choose(o->server, "SNUG_SERVER", "server", &c->url, e));
+    if (!o->own)
+        TRY(choose(o->server, "SNUG_SERVER", "server", &c->url, e));
     st = local_server(&local, c->url ? NULL : e);
     if (!c->url && st != ST_OK)
         return st;
@@ -125,7 +126,8 @@ static enum status find_server(struct client *c, const struct client_options *o,
 
 static enum status find_secret(struct client *c, const struct client_options *o, struct err *e)
 {
-    TRY(choose(o->secret, "SNUG_KEY", "key", &c->secret, e));
+    if (!o->own)
+        TRY(choose(o->secret, "SNUG_KEY", "key", &c->secret, e));
     if (!c->secret && c->local)
         TRY(read_token(&c->secret, e));
     return check_secret(c->secret, e);

@@ -35,6 +35,9 @@ struct client_options {
      * "ca" of config.json, else the system's; the certificate of this SNUG_HOME's server is
      * trusted. */
     const char *ca;
+    /* The server of this SNUG_HOME with its session token, whatever environment and config.json
+     * name: for its own worker. `server` and `secret` are then NULL. */
+    bool own;
     int64_t reply_bytes_max; /* 0: 64 MiB; a longer reply is ST_TOO_LARGE */
     bool (*stop)(void *ctx); /* asked at least once a second; true ends the call: ST_INTERRUPTED */
     void *ctx;

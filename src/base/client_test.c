@@ -271,8 +271,15 @@ TEST(
     CHECK(client_open(&o, &c, &e) == ST_OK && !client_is_local(c));
     client_close(c);
     (void)setenv("SNUG_SERVER", "http://elsewhere:8000", 1);
+    (void)setenv("SNUG_KEY", "snk_elsewhere", 1);
     CHECK(!client_local_runs());
+    o = (struct client_options){.own = true}; /* its own worker is not sent there */
+    CHECK(client_open(&o, &c, &e) == ST_OK && client_is_local(c));
+    CHECK(client_get(c, "/", 5, NULL, &e) == ST_OK);
+    CHECK(strstr(player_heard(&p), "X-Snug-Token: tok\r\n"));
+    client_close(c);
     (void)unsetenv("SNUG_SERVER");
+    (void)unsetenv("SNUG_KEY");
     pid_t gone = fork();
     if (gone == 0)
         _exit(0);

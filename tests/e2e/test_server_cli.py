@@ -514,3 +514,16 @@ def test_stop_with_runs(snug):
         again = server.json("run", path, "--resume", "auto", "--set", "TrainingLoop.max_steps=%d" % (step + 2))
         assert again.rc == 0 and again.doc["resumed_from"] == saved["path"], again
         assert again.doc["metrics"]["total_steps"] == step + 2, again.doc["metrics"]
+
+
+# ids: W1
+def test_own_worker_stays_with_its_server(snug):
+    """Where SNUG_HOME's own settings name another server, its own worker still serves its own server."""
+    with Server(snug, start=False) as server:
+        with open(os.path.join(server.home, "config.json"), "w") as f:
+            json.dump({"server": "http://127.0.0.1:1", "key": "snk_other"}, f)
+        server.start()
+        server.online("local")
+        asked = server.json("runs")
+        assert asked.rc == 1 and "127.0.0.1:1" in asked.doc["error"]["message"], asked
+        assert server.json("runs", "--server", server.url, "--key", server.token).rc == 0
