@@ -305,7 +305,7 @@ TEST(
     w->connected = false;
     begin(&s);
     CHECK_STR(next(&s, "any:cuda", 0), "");
-    CHECK_STR(why(&s), "waits: gpu-box is not connected, lab is draining");
+    CHECK_STR(why(&s), "waits: lab is draining, gpu-box is not connected");
     w->disabled = true;
     begin(&s);
     CHECK_STR(next(&s, "gpu-box:cuda:0", 0), "");

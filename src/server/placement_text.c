@@ -268,18 +268,22 @@ static void text_workers(const struct queue *q, struct str *out)
     const struct worker *last = NULL;
     struct str each;
     str_init(&each);
-    for (size_t i = 0; i < q->n_candidates; i++) {
-        const struct worker *w = q->candidates[i].worker;
-        if (w == last)
-            continue;
-        last = w;
-        enum fit f = worker_fit(w);
-        draining += f == FIT_DRAINING;
-        if (n < LIST_MAX)
-            str_printf(
-                &each, "%s%s %s", n ? ", " : "", worker_text(w),
-                f == FIT_OK ? "cannot take it" : worker_state_text(f));
-        n++;
+    /* Those first that are nearest to taking runs again; then those that never take this one. */
+    for (int pass = FIT_ADOPTING; pass <= FIT_DISABLED + 1; pass++) {
+        enum fit f = pass > FIT_DISABLED ? FIT_OK : (enum fit)pass;
+        last = NULL;
+        for (size_t i = 0; i < q->n_candidates; i++) {
+            const struct worker *w = q->candidates[i].worker;
+            if (w == last || worker_fit(w) != f)
+                continue;
+            last = w;
+            draining += f == FIT_DRAINING;
+            if (n < LIST_MAX)
+                str_printf(
+                    &each, "%s%s %s", n ? ", " : "", worker_text(w),
+                    f == FIT_OK ? "cannot take it" : worker_state_text(f));
+            n++;
+        }
     }
     if (n > LIST_MAX)
         str_printf(&each, " and %zu more", n - LIST_MAX);
