@@ -493,7 +493,7 @@ static void on_call(struct checker *c, const json_t *line)
     }
     const char *instance = json_get_str(line, "instance", "");
     if (!str_eq(w->instance, instance))
-        w->spent = false;
+        w->spent = json_get_bool(line, "has_runs", false);
     copy(w->instance, sizeof w->instance, instance);
     copy(w->pool, sizeof w->pool, json_get_str(line, "pool", ""));
     w->same_host = json_get_bool(line, "same_host", false);

@@ -223,6 +223,7 @@ static void note_call(struct sim *s, const struct sim_item *x, enum status st, c
         json_put_bool(line, "same_host", m->same_host);
         json_put_bool(line, "strays", has_strays(x->body, reply));
         json_put_bool(line, "one_shot", m->one_shot);
+        json_put_bool(line, "has_runs", json_array_size(json_object_get(x->body, "runs")) > 0);
         json_put_bool(line, "can_cap", json_get_bool(x->body, "can_cap", false));
         json_put_str(line, "pool", m->pool);
     }
