@@ -200,9 +200,35 @@ static void account_host(struct run *r, const struct graph_node *n, const struct
         r->bill.transfer_bytes = report->transfer_bytes;
 }
 
+/* G10: where there is one card for the loop, ddp trains in one process as single does, and says so.
+ */
+static enum status check_strategy(struct run *r, const struct graph_node *n, struct err *e)
+{
+    char why[160], text[320];
+    int cards = r->o.n_picks > 0 && strcmp(r->o.picks[0].id, "cpu") != 0 ? r->o.n_picks : 0;
+    if (strcmp(graph_param_str(n, "strategy"), "ddp") != 0)
+        return ST_OK;
+    if (cards > 1 && !n->container)
+        return err_set(
+            e, ST_UNSUPPORTED, "this version cannot train over %d cards with strategy ddp", cards);
+    if (n->container)
+        (void)snprintf(why, sizeof why, "inside \"%.80s\" a loop has one card", n->container);
+    else if (r->o.n_picks > 0)
+        (void)snprintf(why, sizeof why, "this run has %s", cards ? "1 card" : "the CPU");
+    else
+        (void)snprintf(why, sizeof why, "it needs a worker's run on two or more CUDA cards");
+    (void)snprintf(
+        text, sizeof text,
+        "strategy ddp is not available here: %s, so it trains in one process, as single does", why);
+    if (!run_has_said(r, text))
+        run_warn(r, n, "ddp_not_available", "%s", text);
+    return ST_OK;
+}
+
 static enum status
 config_of(struct run *r, const struct graph_node *n, struct train_config *c, struct err *e)
 {
+    TRY(check_strategy(r, n, e));
     *c = (struct train_config){
         .node_id = n->id,
         .epochs = graph_param_i64(n, "epochs"),

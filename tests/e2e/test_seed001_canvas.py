@@ -164,3 +164,28 @@ def test_peaks_are_exact(snug):
         assert len(set(peaks)) == 1, peaks
         shown = server.cli("runs", "show", runs[0])
         assert shown.rc == 0 and "peak memory" in shown.out and "cuda:0" in shown.out, shown
+
+
+# ids: G10
+# seed001: I1 I2
+def test_ddp_where_it_cannot_apply(snug):
+    """One process trains, to the same loss as single, and a warning says so; two cards of a worker are not
+    quietly one: that run fails and says why."""
+    with Server(snug, cards=TWO) as server:
+        server.agent("gpu-box", cards=TWO)
+        losses = lambda run: [(e["name"], e["step"], e["value"]) for e in server.get("/api/runs/%s/metrics" % run).doc["points"]]
+        graph = lambda strategy: small(train__strategy=strategy, train__batch_metrics=True, train__log_interval=1)
+        single = server.submit(graph("single"), seed=3)
+        server.wait(single, "succeeded")
+        assert losses(single) and not server.events(single, "run_warning"), server.events(single)
+        runs = [server.submit(graph("ddp"), seed=3, **more) for more in (
+            {}, {"target": on("local", "cuda:0", "cuda:1")}, {"target": on("gpu-box", "cuda:1")},
+            {"target": on("gpu-box", "cpu")}, {"lane": "interactive", "graph_id": "tab"})]
+        for run in runs:
+            server.wait(run, "succeeded")
+            warned = [e["payload"] for e in server.events(run, "run_warning")]
+            assert [w["kind"] for w in warned] == ["ddp_not_available"] and warned[0]["node_id"] == "train", warned
+            assert "trains in one process" in server.output(run), server.output(run)
+            assert losses(run) == losses(single), (losses(run), losses(single))
+        two = server.wait(server.submit(graph("ddp"), seed=3, target=on("gpu-box", "cuda:0", "cuda:1")))
+        assert two["status"] == "failed" and "cannot train over 2 cards with strategy ddp" in two["error"], two
