@@ -11,6 +11,7 @@ enum option_kind {
     OPTION_WHOLE,
     OPTION_SECONDS,
     OPTION_WORDS,
+    OPTION_NODES,
     OPTION_TARGET
 };
 struct option {
@@ -77,6 +78,15 @@ static bool has_control(const char *text)
     return false;
 }
 
+static bool is_list_of_ids(const json_t *v, double most)
+{
+    size_t i;
+    const json_t *id;
+    json_array_foreach(
+        v, i, id) if (!json_string_length(id) || json_string_length(id) > 256) return false;
+    return json_is_array(v) && (double)json_array_size(v) <= most;
+}
+
 static bool value_fits(const struct option *o, const json_t *v)
 {
     char kind[8];
@@ -98,6 +108,8 @@ static bool value_fits(const struct option *o, const json_t *v)
                json_number_value(v) <= o->max;
     case OPTION_WORDS:
         return text && is_word(o->about, text);
+    case OPTION_NODES:
+        return is_list_of_ids(v, o->max);
     case OPTION_TARGET:
         return json_is_object(v);
     }
@@ -269,5 +281,10 @@ enum status run_options_read(const json_t *document, struct run_options *out, st
     const json_t *target = json_object_get(document, "target");
     if (target)
         TRY(read_target(target, &out->target, e));
+    if (json_object_get(document, "changed_nodes") && !out->interactive)
+        return err_set(
+            e, ST_INVALID,
+            "option changed_nodes goes with the interactive lane: only a canvas "
+            "keeps outputs from run to run");
     return check_lane(out, e);
 }

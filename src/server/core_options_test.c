@@ -49,6 +49,20 @@ TEST(options_are_a_closed_set, "R4 H4: unknown keys and values of another kind a
     stage_close(&s);
 }
 
+TEST(changed_nodes_of_a_canvas, "R1 H4: the editor's list of changed nodes is a canvas run's alone")
+{
+    struct stage s;
+    stage_open(&s, 1);
+    CHECK(strstr(refusal(&s, "{'changed_nodes':['a']}"), "goes with the interactive lane"));
+    CHECK(strstr(
+        refusal(&s, "{'lane':'interactive','changed_nodes':'a'}"), "changed_nodes must be a list"));
+    CHECK(strstr(refusal(&s, "{'lane':'interactive','changed_nodes':[1]}"), "must be a list"));
+    CHECK(strstr(refusal(&s, "{'lane':'interactive','changed_nodes':['']}"), "must be a list"));
+    CHECK(submit(&s, "{'lane':'interactive','graph_id':'t','changed_nodes':[]}"));
+    CHECK(submit(&s, "{'lane':'interactive','graph_id':'t','changed_nodes':['a','b']}"));
+    stage_close(&s);
+}
+
 static enum status body_status(struct stage *s, const char *text)
 {
     json_t *body = J(text), *reply = NULL;

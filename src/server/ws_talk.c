@@ -140,7 +140,7 @@ static json_t *options_of(const struct ws_talk *t, const json_t *message)
 {
     static const char *const same[] = {"error_mode",    "max_retries",   "record_outputs",
                                        "backward_mode", "auto_backward", "seed",
-                                       "deterministic", "device"};
+                                       "deterministic", "device",        "changed_nodes"};
     json_t *o = json_object();
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         take_along(message, same[i], o, same[i]);

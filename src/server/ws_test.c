@@ -267,7 +267,8 @@ TEST(
     CHECK(json_get_bool(o, "weights_persistent", false)); /* its default on a canvas */
     CHECK(json_get_bool(o, "verbose", false));
     CHECK(json_get_bool(o, "record_outputs", false));
-    CHECK_EQ(json_object_size(o), 10);
+    CHECK_STR(json_string_value(json_array_get(json_object_get(o, "changed_nodes"), 0)), "a");
+    CHECK_EQ(json_object_size(o), 11);
     CHECK(s.f.run[0].replace);
     CHECK_STR(s.f.alias, "my-run");
     CHECK_STR(s.f.alias_run, s.f.run[0].id);
