@@ -60,7 +60,7 @@ static enum status transport_error(const struct call *k, CURLcode code, struct e
     if (code == CURLE_PEER_FAILED_VERIFICATION)
         err_hint(e, "SNUG_CA names a PEM file with the authority that signed its certificate");
     else if (code == CURLE_COULDNT_CONNECT && c->local)
-        err_hint(e, "`snug status` tells whether the server runs, `snug start` starts it");
+        err_hint(e, "`snug start` starts it; server.log in its SNUG_HOME may say why it ended");
     return ST_IO;
 }
 

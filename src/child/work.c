@@ -398,6 +398,8 @@ static int finish(struct job *j, enum status st, struct err *e)
 {
     struct err unwritten = {0};
     enum cause c = cause_of(j, st);
+    if (c == CAUSE_TIMED_OUT)
+        err_prefix(e, "it ran past its time limit of %g s", j->order.timeout_s);
     json_t *content = j->run ? run_document(j->run) : NULL;
     json_t *result = document_of_status(st, e, content);
     if (st == ST_OK)

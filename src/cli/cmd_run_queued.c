@@ -138,6 +138,17 @@ static json_t *document_of(const json_t *row, const json_t *result)
     return d;
 }
 
+/* A NodeOOMError's message is the whole report (base/document.c), which is its detail too: the
+ * first part alone is this error's line, so that nothing is said twice. */
+static void set_message(const char *message, const char *detail, enum status st, struct err *e)
+{
+    size_t n = strlen(message), tail = strlen(detail);
+    if (tail && n >= tail && str_eq(message + n - tail, detail))
+        for (n -= tail; n > 0 && message[n - 1] == '\n';)
+            n--;
+    (void)err_set(e, st, "%.*s", (int)n, message);
+}
+
 /* The error of the result's document has more words than the row's. */
 static enum status error_of(const json_t *result, enum status st, struct err *e)
 {
@@ -147,7 +158,7 @@ static enum status error_of(const json_t *result, enum status st, struct err *e)
         return st;
     if (strcmp(json_get_str(error, "code", ""), "interrupted") == 0)
         return st;
-    (void)err_set(e, st, "%s", message);
+    set_message(message, json_get_str(error, "detail", ""), st, e);
     (void)snprintf(e->type, sizeof e->type, "%s", json_get_str(error, "type", ""));
     err_detail(e, "%s", json_get_str(error, "detail", ""));
     err_hint(e, "%s", json_get_str(error, "hint", ""));

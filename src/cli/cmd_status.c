@@ -16,13 +16,34 @@ enum { ROWS = 40, RENEW_MS = 1000 };
 
 /* ---- what there is ---- */
 
-static enum status read_runs(struct client *c, const char *status, json_t *d, struct err *e)
+static enum status
+read_page(struct client *c, const char *status, int64_t offset, json_t **page, struct err *e)
 {
     struct client_path p = client_path("/api/runs");
-    json_t *page;
     client_query(&p, "status", status);
     client_query_i64(&p, "limit", ROWS);
-    TRY(client_get(c, p.text, 0, &page, e));
+    client_query_i64(&p, "offset", offset);
+    return client_get(c, p.text, 0, page, e);
+}
+
+/* The ROWS oldest, oldest first: in the order of their turns. The API has the newest first. */
+static enum status read_runs(struct client *c, const char *status, json_t *d, struct err *e)
+{
+    json_t *page, *run, *oldest_first = json_array();
+    size_t i;
+    enum status st = read_page(c, status, 0, &page, e);
+    int64_t total = st == ST_OK ? json_get_i64(page, "total", 0) : 0;
+    if (total > ROWS) {
+        json_decref(page);
+        st = read_page(c, status, total - ROWS, &page, e);
+    }
+    if (st != ST_OK) {
+        json_decref(oldest_first);
+        return st;
+    }
+    json_array_foreach(json_object_get(page, "runs"), i, run)(void)
+        json_array_insert(oldest_first, 0, run);
+    json_put(page, "runs", oldest_first);
     json_put(d, status, page);
     return ST_OK;
 }
@@ -85,14 +106,32 @@ static void on_stop(int signal_number)
     stop_asked = 1;
 }
 
+/* How many lines of a terminal a line of text takes: colours take no room. */
+static int lines_taken(const char *text, size_t n, int columns)
+{
+    int shown = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '\033')
+            i += strcspn(text + i, "m");
+        else
+            shown += ((unsigned char)text[i] & 0xC0) != 0x80;
+    }
+    return shown > columns ? (shown + columns - 1) / columns : 1;
+}
+
 /* Lines that fit the terminal, each ended so that nothing of an older page stays. */
 static void draw(const char *text)
 {
     struct winsize w = {0};
-    int lines = ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_row > 2 ? w.ws_row - 1 : 24;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0;
+    int lines = known && w.ws_row > 2 ? w.ws_row - 1 : 24;
+    int columns = known && w.ws_col > 0 ? w.ws_col : 80;
     (void)fputs("\033[H", stdout);
-    for (; *text && lines > 0; lines--) {
+    while (*text) {
         size_t n = strcspn(text, "\n");
+        lines -= lines_taken(text, n, columns);
+        if (lines < 0)
+            break;
         (void)printf("%.*s\033[K\n", (int)n, text);
         text += n + (text[n] == '\n');
     }

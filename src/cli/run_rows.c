@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { NAME_MOST = 28, REASON_MOST = 60 };
+enum { NAME_MOST = 28, ERROR_MOST = 60 };
 
 void run_rows_head(struct str *rows)
 {
@@ -78,7 +78,9 @@ void run_row(struct str *rows, const json_t *row)
     str_add(rows, "\t");
     cell_add(rows, json_get_str(row, "owner", "-"), NAME_MOST);
     str_add(rows, "\t");
-    const char *why = json_get_str(row, strcmp(status, "queued") == 0 ? "reason" : "error", "");
-    cell_add(rows, why ? why : "", REASON_MOST);
+    /* Why a run waits is said whole; an error may be a page, which `runs show` has. */
+    bool waits = strcmp(status, "queued") == 0;
+    const char *why = json_get_str(row, waits ? "reason" : "error", "");
+    cell_add(rows, why ? why : "", waits ? 0 : ERROR_MOST);
     str_add(rows, "\n");
 }

@@ -210,7 +210,8 @@ enum status variants_tell(
     json_t *reply;
     TRY(find(k, c, a->argument[1], id, e));
     TRY(client_post(c, path_of(k, id, word).text, NULL, 0, &reply, e));
-    str_printf(out, "%s %s %s\n", k->what, short_id(id, text), said);
+    bool over = str_eq(json_get_str(reply, "state", ""), "finished");
+    str_printf(out, "%s %s %s\n", k->what, short_id(id, text), over ? "is finished" : said);
     json_put(d, k->what, reply);
     return ST_OK;
 }

@@ -59,7 +59,7 @@ TEST(changed_nodes_of_a_canvas, "R1 H4: the editor's list of changed nodes is a 
     CHECK(strstr(refusal(&s, "{'lane':'interactive','changed_nodes':[1]}"), "must be a list"));
     CHECK(strstr(refusal(&s, "{'lane':'interactive','changed_nodes':['']}"), "must be a list"));
     CHECK(submit(&s, "{'lane':'interactive','graph_id':'t','changed_nodes':[]}"));
-    CHECK(submit(&s, "{'lane':'interactive','graph_id':'t','changed_nodes':['a','b']}"));
+    CHECK(submit(&s, "{'lane':'interactive','graph_id':'u','changed_nodes':['a','b']}"));
     stage_close(&s);
 }
 

@@ -469,6 +469,9 @@ def test_second_run_of_a_tab_is_warm(snug):
             assert states(socket.until(*ENDS))["relu"] == "completed"
             editor.execute(small())
             assert states(socket.until(*ENDS))["relu"] == "cached"
+            editor.execute(small(), changed_nodes=["relu"])
+            again = states(socket.until(*ENDS))
+            assert (again["t"], again["relu"]) == ("cached", "completed"), again
             caches = until(lambda: [c for c in [editor.get("/api/health")["caches"]["execution_cache"]]
                                     if c["entries"]], 30, "the caches' report")[0]
             assert caches["instances"] == 1 and caches["bytes"] > 0, caches

@@ -227,6 +227,12 @@ def test_exit_statuses_of_queued_runs(snug):
         assert late.rc == 1 and late.doc["cause"] == "timed_out", late
         oom = server.json("run", server.file("g.json", graph()), "--memory-gib", "0.0001")
         assert oom.rc == 3 and oom.doc["error"]["code"] == "out_of_memory", oom
+        assert oom.doc["error"]["message"].count("What to try") == 1, oom.doc["error"]
+        shown = server.cli("run", server.file("g.json", graph()), "--memory-gib", "0.0001")
+        assert shown.rc == 3 and shown.err.count("What to try") == 1, shown.err
+        slow = server.json("run", server.file("g.json", graph()), "--timeout", "0.01s", "--set", "TrainingLoop.epochs=100000")
+        assert slow.rc == 1 and slow.doc["cause"] == "timed_out", slow
+        assert "it ran past its time limit of 0.01 s" in slow.doc["error"]["message"], slow.doc["error"]
         child = server.popen("run", "--json", "--", "sleep", "60")
         run = until(lambda: server.runs("running"), 30, "the run")[0]["id"]
         cancelled = server.json("runs", "cancel", run[:6])
@@ -436,8 +442,12 @@ def test_status_page(snug):
         page = server.cli("status")
         assert page.rc == 0 and "Running (1)" in page.out and "Waiting (1)" in page.out and "RTX 4090" in page.out, page
         assert "\033" not in page.out and held[:8] in page.out and waits[:8] in page.out, page
+        assert "cuda:0 on this server is taken by run %s" % held[:8] in page.out, page  # the reason, whole
         doc = server.json("status").doc
         assert doc["running"]["total"] == 1 and doc["queued"]["total"] == 1 and doc["health"]["status"] == "ok", doc
+        later = server.sh("true", device="cuda:0", name="later")
+        page = server.cli("status").out
+        assert page.index(waits[:8] + "  ") < page.index(later[:8] + "  "), page  # in the order of their turns
         main, other = pty.openpty()
         child = subprocess.Popen([server.snug.program, "status"], env=dict(server.env, TERM="xterm"), stdin=other,
                                  stdout=other, stderr=other, cwd=server.dir)
