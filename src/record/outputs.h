@@ -28,7 +28,7 @@ enum {
     OUTPUTS_ELEMENTS = 4096,        /* max_elements where a reader gives 0 */
     OUTPUTS_ELEMENTS_MAX = 1000000, /* and the most that it may ask for */
     OUTPUTS_SAMPLE_ABOVE = 4000000, /* distributions of larger tensors come from a sample */
-    OUTPUTS_SAMPLE = 1000000,       /* of so many elements */
+    OUTPUTS_SAMPLE = 1000000,       /* of so many elements; both unless settings say otherwise */
     OUTPUTS_BINS = 64,              /* of a histogram; most values that are counted singly */
     OUTPUTS_RUNS_MAX = 20           /* S1: runs that are kept */
 };

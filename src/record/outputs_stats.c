@@ -1,11 +1,12 @@
 /* outputs_stats.c - statistics of recorded outputs: a kilobyte, whatever the tensor's size.
  *
- * One pass over the file gives what must be exact (counts, extremes); a sample of at most
- * OUTPUTS_SAMPLE elements what describes the distribution. The sample is the same for the same
- * file: places drawn by a fixed seed, in order.
+ * One pass over the file gives what must be exact (counts, extremes); a sample what describes the
+ * distribution of a large tensor. The sample is the same for the same file: places drawn by a fixed
+ * seed, in order. How large is large, and the sample: settings of the server (server/config.def).
  */
 #include "record/outputs_int.h"
 
+#include "base/config.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -71,22 +72,40 @@ static void sample_chunk(const struct output *o, const char *data, int64_t n, vo
     }
 }
 
-/* One place in each of OUTPUTS_SAMPLE equal stretches: in order, and without repetition. */
-static enum status draw(const struct output *o, struct sample *s, struct err *e)
+static int64_t setting(const char *variable, const char *key, int64_t fallback)
+{
+    struct err odd; /* the server refuses to start with such a one */
+    int64_t value;
+    return config_count(variable, key, fallback, &value, &odd) == ST_OK && value > 0 ? value
+                                                                                     : fallback;
+}
+
+/* How many elements to draw from; 0: all are looked at. */
+static int64_t sample_size(int64_t count)
+{
+    if (count <=
+        setting("SNUG_STATS_SAMPLE_THRESHOLD", "stats_sample_threshold", OUTPUTS_SAMPLE_ABOVE))
+        return 0;
+    int64_t n = setting("SNUG_STATS_SAMPLE_SIZE", "stats_sample_size", OUTPUTS_SAMPLE);
+    return n < count ? n : 0;
+}
+
+/* One place in each of n equal stretches: in order, and without repetition. */
+static enum status draw(const struct output *o, int64_t n, struct sample *s, struct err *e)
 {
     struct rng r;
     char *buf = mem_alloc((size_t)CHUNK * (size_t)record_dtype_bytes(o->dtype));
     enum status st = ST_OK;
     int64_t loaded = -1;
     rng_init(&r, 0, 0, 0);
-    for (int64_t i = 0; i < OUTPUTS_SAMPLE && st == ST_OK; i++) {
-        double part = (double)o->count / OUTPUTS_SAMPLE;
+    for (int64_t i = 0; i < n && st == ST_OK; i++) {
+        double part = (double)o->count / (double)n;
         int64_t at = (int64_t)(((double)i + rng_f64(&r)) * part);
         at = at >= o->count ? o->count - 1 : at;
         int64_t from = at / CHUNK * CHUNK;
         if (from != loaded) {
-            int64_t n = o->count - from < CHUNK ? o->count - from : CHUNK;
-            st = output_load(o, from, n, buf, e);
+            int64_t part_n = o->count - from < CHUNK ? o->count - from : CHUNK;
+            st = output_load(o, from, part_n, buf, e);
             loaded = from;
         }
         if (st == ST_OK)
@@ -227,14 +246,15 @@ static enum status value_counts(
 static enum status
 put_distribution(const struct output *o, const struct scan *c, json_t *d, struct err *e)
 {
-    bool sampled = o->count > OUTPUTS_SAMPLE_ABOVE;
+    int64_t drawn = sample_size(o->count);
+    bool sampled = drawn > 0;
     struct sample s = {0};
     json_t *counts = NULL;
-    size_t most = (size_t)(sampled ? OUTPUTS_SAMPLE : o->count);
+    size_t most = (size_t)(sampled ? drawn : o->count);
     s.v = mem_try_alloc(size_mul(most, sizeof *s.v));
     if (!s.v)
         return err_set(e, ST_OOM, "no memory for statistics of %zu elements", most);
-    enum status st = sampled ? draw(o, &s, e) : each_chunk(o, sample_chunk, &s, e);
+    enum status st = sampled ? draw(o, drawn, &s, e) : each_chunk(o, sample_chunk, &s, e);
     json_put_bool(d, "sampled", sampled);
     if (sampled)
         json_put_i64(d, "sample_size", s.n);

@@ -303,6 +303,28 @@ TEST(
     json_decref(d);
 }
 
+TEST(sample_settings, "which tensors are sampled, and how large the sample is, are settings")
+{
+    const char *dir = test_dir();
+    struct err e = {0};
+    json_t *d;
+    float v[100];
+    for (int i = 0; i < 100; i++)
+        v[i] = (float)i + 0.5F;
+    put_one(dir, "x", RECORD_F32, 100, v);
+    (void)setenv("SNUG_STATS_SAMPLE_THRESHOLD", "99", 1);
+    (void)setenv("SNUG_STATS_SAMPLE_SIZE", "10", 1);
+    CHECK_OK(outputs_stats(dir, "n", "x", &d, &e), &e);
+    CHECK(json_get_bool(d, "sampled", false));
+    CHECK_EQ(json_get_i64(d, "sample_size", 0), 10);
+    CHECK_NEAR(json_get_f64(d, "max", 0), 99.5, 0);
+    json_decref(d);
+    (void)setenv("SNUG_STATS_SAMPLE_THRESHOLD", "100", 1);
+    CHECK_OK(outputs_stats(dir, "n", "x", &d, &e), &e);
+    CHECK(!json_get_bool(d, "sampled", true));
+    json_decref(d);
+}
+
 TEST(empty_and_constant_tensors, "statistics of nothing, of one value, of nothing finite")
 {
     const char *dir = test_dir();
