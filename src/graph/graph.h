@@ -141,6 +141,9 @@ json_t *graph_params_full(const struct graph_node *n);
 const char *graph_value_fault(
     const struct graph_node *n, const struct node_param *p, const json_t *value, bool strict,
     char *buf, size_t cap);
+/* The default of a graph's input, as it stands in its node: JSON, which may be a number or a word
+ * alone. A new reference; NULL where it is none. */
+json_t *graph_default_read(const char *text);
 
 /* Identity of the graph as far as memory and data go (requirement B3), 32 hex digits and a NUL;
  * after graph_check. It covers what runs, or every node where nothing does: types, parameters (but

@@ -223,3 +223,18 @@ json_t *graph_params_full(const struct graph_node *n)
     }
     return full;
 }
+
+json_t *graph_default_read(const char *text)
+{
+    struct str list;
+    struct err ignored;
+    json_t *read = NULL, *value = NULL;
+    str_init(&list);
+    str_printf(&list, "[%s]", text);
+    if (json_parse(list.data, list.n, "default", &read, &ignored) == ST_OK &&
+        json_array_size(read) == 1)
+        value = json_incref(json_array_get(read, 0));
+    json_decref(read);
+    str_release(&list);
+    return value;
+}

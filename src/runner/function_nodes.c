@@ -153,22 +153,6 @@ static enum status value_in(
     return ST_OK;
 }
 
-/* JSON that may be a number or a word alone; null where it is none. */
-static json_t *read_any(const char *text)
-{
-    struct str list;
-    struct err ignored;
-    json_t *read = NULL, *value = NULL;
-    str_init(&list);
-    str_printf(&list, "[%s]", text);
-    if (json_parse(list.data, list.n, "default", &read, &ignored) == ST_OK &&
-        json_array_size(read) == 1)
-        value = json_incref(json_array_get(read, 0));
-    json_decref(read);
-    str_release(&list);
-    return value ? value : json_null();
-}
-
 /* The default is text, read as the type; one that cannot be is null. */
 static enum status
 default_in(struct run *r, const struct graph_node *n, struct flow *out, struct err *e)
@@ -176,7 +160,8 @@ default_in(struct run *r, const struct graph_node *n, struct flow *out, struct e
     const char *type = graph_param_str(n, "type"), *text = graph_param_str(n, "default");
     if (str_eq(type, "image"))
         return image_in(r, text, true, out, e);
-    json_t *value = str_eq(type, "string") ? json_string(text) : read_any(text);
+    json_t *value = str_eq(type, "string") ? json_string(text) : graph_default_read(text);
+    value = value ? value : json_null();
     enum status st = value_in(r, n, value, out, e);
     json_decref(value);
     return st;

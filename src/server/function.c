@@ -72,22 +72,6 @@ static bool has_name(const json_t *list, const char *name)
     return false;
 }
 
-/* JSON that may be a number or a word alone; NULL where it is none. */
-static json_t *read_any(const char *text)
-{
-    struct str list;
-    struct err ignored;
-    json_t *read = NULL, *value = NULL;
-    str_init(&list);
-    str_printf(&list, "[%s]", text);
-    if (json_parse(list.data, list.n, "default", &read, &ignored) == ST_OK &&
-        json_array_size(read) == 1)
-        value = json_incref(json_array_get(read, 0));
-    json_decref(read);
-    str_release(&list);
-    return value;
-}
-
 /* Whether a value is of an input's type; an integral float becomes an integer. */
 static bool fits(const char *type, json_t **value)
 {
@@ -116,7 +100,7 @@ static json_t *default_of(const char *type, const char *text)
         return json_string(text);
     if (!*text)
         return json_null();
-    json_t *value = read_any(text);
+    json_t *value = graph_default_read(text);
     if (value && fits(type, &value))
         return value;
     json_decref(value);
