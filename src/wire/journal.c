@@ -186,11 +186,6 @@ enum status journal_append(struct journal *j, enum event_type type, json_t *payl
     return st;
 }
 
-enum status journal_sync(struct journal *j, struct err *e)
-{
-    return fdatasync(j->fd) == 0 ? ST_OK : err_errno(e, "could not write the journal of the run");
-}
-
 /* ---- reading along ---- */
 
 enum status journal_read_open(struct journal_reader *r, const char *dir, struct err *e)

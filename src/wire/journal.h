@@ -33,8 +33,6 @@ void journal_close(struct journal *j);
 /* Appends an event; takes `payload` (an object, or NULL for {}). */
 enum status
 journal_append(struct journal *j, enum event_type type, json_t *payload, struct err *e) NODISCARD;
-/* To the disk; what was appended survives the loss of power from then on. */
-enum status journal_sync(struct journal *j, struct err *e) NODISCARD;
 
 /* A reader that follows a journal. `at` is the offset behind the last line that was taken. */
 struct journal_reader {

@@ -17,20 +17,7 @@
         sizeof(struct message) == 8 * sizeof fields_of_##message / sizeof *fields_of_##message,    \
         "a field takes eight bytes");
 #include "wire/messages.def"
-#undef MESSAGE
-#undef TEXT
-#undef INTEGER
-#undef NUMBER
-#undef FLAG
-#undef DOCUMENT
-#undef END
 
-#define TEXT(field)
-#define INTEGER(field)
-#define NUMBER(field)
-#define FLAG(field)
-#define DOCUMENT(field)
-#define END(message)
 #define MESSAGE(message, about_text)                                                               \
     const struct wire_message wire_##message = {                                                   \
         .name = #message,                                                                          \
@@ -38,18 +25,11 @@
         .fields = fields_of_##message,                                                             \
         .n_fields = sizeof fields_of_##message / sizeof *fields_of_##message};
 #include "wire/messages.def"
-#undef MESSAGE
-#define MESSAGE(message, about) &wire_##message,
+
 const struct wire_message *const wire_messages[] = {
+#define MESSAGE(message, about) &wire_##message,
 #include "wire/messages.def"
 };
-#undef MESSAGE
-#undef TEXT
-#undef INTEGER
-#undef NUMBER
-#undef FLAG
-#undef DOCUMENT
-#undef END
 const size_t wire_message_count = sizeof wire_messages / sizeof *wire_messages;
 
 static enum status
@@ -129,15 +109,13 @@ json_t *wire_write(const struct wire_message *m, const void *from)
     return to;
 }
 
-static bool find(const char *const *names, int n, const char *name, int *out)
+/* Its place in the list; -1: none. */
+static int find(const char *const *names, int n, const char *name)
 {
-    for (int i = 0; i < n; i++) {
-        if (strcmp(names[i], name) == 0) {
-            *out = i;
-            return true;
-        }
-    }
-    return false;
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    return -1;
 }
 
 static const char *const order_names[] = {
@@ -151,11 +129,10 @@ const char *order_name(enum order_type t)
 }
 bool order_find(const char *name, enum order_type *out)
 {
-    int i = 0;
-    if (!find(order_names, ORDER_COUNT, name, &i))
-        return false;
-    *out = (enum order_type)i;
-    return true;
+    int i = find(order_names, ORDER_COUNT, name);
+    if (i >= 0)
+        *out = (enum order_type)i;
+    return i >= 0;
 }
 
 static const char *const event_names[] = {
@@ -163,26 +140,16 @@ static const char *const event_names[] = {
 #include "wire/events.def"
 #undef EVENT
 };
-static const bool event_public[] = {
-#define EVENT(name, text, is_public, about) is_public,
-#include "wire/events.def"
-#undef EVENT
-};
 const char *event_name(enum event_type t)
 {
     return event_names[t];
 }
-bool event_is_public(enum event_type t)
-{
-    return event_public[t];
-}
 bool event_find(const char *name, enum event_type *out)
 {
-    int i = 0;
-    if (!find(event_names, EVENT_COUNT, name, &i))
-        return false;
-    *out = (enum event_type)i;
-    return true;
+    int i = find(event_names, EVENT_COUNT, name);
+    if (i >= 0)
+        *out = (enum event_type)i;
+    return i >= 0;
 }
 
 static const char *const cause_codes[] = {
@@ -205,11 +172,10 @@ const char *cause_status(enum cause c)
 }
 bool cause_find(const char *code, enum cause *out)
 {
-    int i = 0;
-    if (!find(cause_codes, CAUSE_COUNT, code, &i))
-        return false;
-    *out = (enum cause)i;
-    return true;
+    int i = find(cause_codes, CAUSE_COUNT, code);
+    if (i >= 0)
+        *out = (enum cause)i;
+    return i >= 0;
 }
 
 bool run_id_is_valid(const char *id)

@@ -42,13 +42,6 @@ enum {
     }                                                                                              \
     ;
 #include "wire/messages.def"
-#undef MESSAGE
-#undef TEXT
-#undef INTEGER
-#undef NUMBER
-#undef FLAG
-#undef DOCUMENT
-#undef END
 
 /* Every field takes eight bytes: field i of a struct lies at 8 i. */
 enum wire_kind { WIRE_TEXT, WIRE_INTEGER, WIRE_NUMBER, WIRE_FLAG, WIRE_DOCUMENT };
@@ -62,20 +55,7 @@ struct wire_message {
     size_t n_fields;
 };
 #define MESSAGE(name, about) extern const struct wire_message wire_##name;
-#define TEXT(field)
-#define INTEGER(field)
-#define NUMBER(field)
-#define FLAG(field)
-#define DOCUMENT(field)
-#define END(name)
 #include "wire/messages.def"
-#undef MESSAGE
-#undef TEXT
-#undef INTEGER
-#undef NUMBER
-#undef FLAG
-#undef DOCUMENT
-#undef END
 extern const struct wire_message *const wire_messages[];
 extern const size_t wire_message_count;
 
@@ -101,7 +81,6 @@ enum event_type {
     EVENT_COUNT
 };
 const char *event_name(enum event_type t);
-bool event_is_public(enum event_type t);
 bool event_find(const char *name, enum event_type *out);
 
 enum cause {
