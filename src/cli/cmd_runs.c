@@ -247,20 +247,6 @@ show_events(const struct args *a, struct client *c, json_t *d, struct str *out, 
 
 /* ---- figures ---- */
 
-static enum status metrics_csv(
-    struct client *c, const struct client_path *p, json_t *d, struct str *out, struct err *e)
-{
-    struct client_reply r;
-    TRY(client_call(c, "GET", p->text, NULL, 60, &r, e));
-    enum status st = client_status(r.status) == ST_OK ? ST_OK : client_refusal(c, &r, e);
-    if (st == ST_OK) {
-        str_add_n(out, r.data, r.data_bytes);
-        json_put_str(d, "csv", r.data);
-    }
-    client_reply_release(&r);
-    return st;
-}
-
 static enum status
 show_metrics(const struct args *a, struct client *c, json_t *d, struct str *out, struct err *e)
 {
@@ -273,7 +259,7 @@ show_metrics(const struct args *a, struct client *c, json_t *d, struct str *out,
     client_query(&p, "name", a->option[OPTION_METRIC].text);
     if (a->option[OPTION_CSV].given) {
         client_query(&p, "format", "csv");
-        return metrics_csv(c, &p, d, out, e);
+        return remote_csv(c, p.text, d, out, e);
     }
     TRY(client_get(c, p.text, 60, &page, e));
     str_init(&rows);
@@ -290,10 +276,7 @@ show_metrics(const struct args *a, struct client *c, json_t *d, struct str *out,
         else
             str_add(&rows, "-\n");
     }
-    table_text(rows.data, out);
-    str_release(&rows);
-    (void)json_object_update(d, page);
-    json_decref(page);
+    remote_table(&rows, page, d, out);
     return ST_OK;
 }
 

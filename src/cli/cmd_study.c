@@ -56,10 +56,7 @@ events(const struct args *a, struct client *c, json_t *d, struct str *out, struc
             json_get_str(event, "ts", ""));
         event_line(json_get_str(event, "type", ""), json_object_get(event, "payload"), &rows);
     }
-    table_text(rows.data, out);
-    str_release(&rows);
-    (void)json_object_update(d, page);
-    json_decref(page);
+    remote_table(&rows, page, d, out);
     return ST_OK;
 }
 

@@ -171,6 +171,20 @@ int remote_command(const struct args *a, const struct remote_word *words, size_t
     return rc;
 }
 
+enum status
+remote_csv(struct client *c, const char *path, json_t *d, struct str *out, struct err *e)
+{
+    struct client_reply r;
+    TRY(client_call(c, "GET", path, NULL, 60, &r, e));
+    enum status st = client_status(r.status) == ST_OK ? ST_OK : client_refusal(c, &r, e);
+    if (st == ST_OK) {
+        str_add_n(out, r.data, r.data_bytes);
+        json_put_str(d, "csv", r.data);
+    }
+    client_reply_release(&r);
+    return st;
+}
+
 /* ---- text ---- */
 
 enum { COLUMNS_MAX = 16 };
@@ -207,6 +221,14 @@ void table_text(const char *rows, struct str *out)
         }
         str_add(out, "\n");
     }
+}
+
+void remote_table(struct str *rows, json_t *page, json_t *d, struct str *out)
+{
+    table_text(rows->data, out);
+    str_release(rows);
+    (void)json_object_update(d, page);
+    json_decref(page);
 }
 
 void cell_add(struct str *rows, const char *text, size_t most)

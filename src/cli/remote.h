@@ -30,11 +30,18 @@ struct remote_word {
  * and answers with one of them. */
 int remote_command(const struct args *a, const struct remote_word *words, size_t n);
 
+/* A GET whose answer is CSV: all of it as text, and as d's "csv". */
+enum status
+remote_csv(struct client *c, const char *path, json_t *d, struct str *out, struct err *e) NODISCARD;
+
 /* ---- text ---- */
 
 /* Rows of cells in columns that are as wide as they must be; the last is not padded. Cells are
  * "\t"-separated, rows end with "\n". */
 void table_text(const char *rows, struct str *out);
+/* What a server's page is answered with: `rows` as a table, the page's members in `d`. Takes both.
+ */
+void remote_table(struct str *rows, json_t *page, json_t *d, struct str *out);
 /* Adds a cell's text: no tabs, line ends or control characters; cut to `most` characters (0: not).
  */
 void cell_add(struct str *rows, const char *text, size_t most);

@@ -161,18 +161,10 @@ enum status variants_csv(
     struct str *out, struct err *e)
 {
     char id[65];
-    struct client_reply r;
     TRY(find(k, c, a->argument[1], id, e));
     struct client_path p = path_of(k, id, NULL);
     client_query(&p, "format", "csv");
-    TRY(client_call(c, "GET", p.text, NULL, 60, &r, e));
-    enum status st = client_status(r.status) == ST_OK ? ST_OK : client_refusal(c, &r, e);
-    if (st == ST_OK) {
-        str_add_n(out, r.data, r.data_bytes);
-        json_put_str(d, "csv", r.data);
-    }
-    client_reply_release(&r);
-    return st;
+    return remote_csv(c, p.text, d, out, e);
 }
 
 enum status variants_list(
@@ -192,13 +184,11 @@ enum status variants_list(
             &rows, "\t%s\t%s\n", json_get_str(row, "state", "?"),
             json_get_str(row, "created_at", ""));
     }
-    if (i == 0)
-        str_printf(out, "none\n");
-    else
-        table_text(rows.data, out);
-    str_release(&rows);
-    (void)json_object_update(d, page);
-    json_decref(page);
+    if (i == 0) {
+        str_clear(&rows);
+        str_add(&rows, "none\n");
+    }
+    remote_table(&rows, page, d, out);
     return ST_OK;
 }
 
