@@ -3,8 +3,8 @@
  *
  *     struct fake f;
  *     fake_open(&f, 0);
- *     fake_start_order(&f, id, epoch, order);
- *     CHECK(fake_until(&f, has_ended, id, 10000));       serves meanwhile
+ *     fake_order(&f, "start", id, epoch, order);
+ *     CHECK(fake_until(&f, fake_ended, id, 10000));       serves meanwhile
  *     fake_close(&f);
  *
  * It applies events once, in order, as the real one does, and can lose its replies, forget its

@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-int64_t clock_ns(void);      /* monotonic */
-int64_t clock_wall_us(void); /* since 1970 */
+int64_t clock_ns(void);          /* monotonic */
+int64_t clock_wall_us(void);     /* since 1970 */
 void clock_sleep_ms(int64_t ms); /* at most; a signal ends it earlier */
 /* From the system's generator, for names and keys that nobody may guess. */
 void random_bytes(void *out, size_t n);
@@ -43,7 +43,7 @@ int64_t disk_free_bytes(const char *path);
 bool disk_is_network(const char *path);
 int64_t file_size_bytes(const char *path); /* -1: no such file */
 
-/* $SNUG_HOME, else $XDG_DATA_HOME/snug, else ~/.local/share/snug. Static storage of the calling thread. */
+/* $SNUG_HOME, else $XDG_DATA_HOME/snug, else ~/.local/share/snug. Static, one a thread. */
 const char *snug_home(void);
 /* Folder part of `path` with its slash ("" when there is none), into buf. */
 const char *path_dir(const char *path, char *buf, size_t cap);

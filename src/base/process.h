@@ -5,7 +5,7 @@
  *     struct process p;
  *     TRY(process_spawn(&s, &p, e));
  *     if (!process_wait(&p, 5000, &end))
- *         process_kill_tree(&who, 2000);
+ *         process_tree_kill(&who, 2000);
  *
  * IDENTITY  A process number may be given away again; together with its start time (field 22 of
  * /proc/PID/stat) it may not. struct process holds both, and every function here that takes one

@@ -55,9 +55,10 @@ struct run {
     struct place_class *class; /* while in `waiting` */
     size_t at;                 /* in `waiting`, `canvas` or `live` */
     bool in_live;
-    char (*uuids)[NAME_BYTES]; /* of its cards, while in `live`: its agent may come back without them */
-    bool handed;         /* its start went out to the agent */
-    bool closed_unknown; /* after a restart: now.closed is to be read from the log */
+    char (*uuids)[NAME_BYTES]; /* of its cards, while in `live`: its agent may come back without
+                                  them */
+    bool handed;               /* its start went out to the agent */
+    bool closed_unknown;       /* after a restart: now.closed is to be read from the log */
     /* Deadlines, 0 none: until it is confirmed (canvas: until its worker is there), killed, over.
      */
     int64_t start_ns, kill_ns, limit_ns;

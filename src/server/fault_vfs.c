@@ -44,16 +44,10 @@ static struct {
     struct disk_file files[FILES_MAX];
     enum fault fault;
     int64_t first, last, operations;
-    bool met, off, read_only;
+    bool off, read_only;
     struct rng rng;
     uint64_t time;
 } disk;
-
-const char *fault_name(enum fault f)
-{
-    static const char *const names[FAULT_COUNT] = {"none", "full", "short", "io", "cut"};
-    return names[f];
-}
 
 /* ---- bytes ------------------------------------------------------------------------------------
  */
@@ -128,7 +122,6 @@ static enum fault step(void)
         return FAULT_CUT;
     if (disk.fault == FAULT_NONE || i < disk.first || i > disk.last)
         return FAULT_NONE;
-    disk.met = true;
     disk.off = disk.fault == FAULT_CUT;
     return disk.fault;
 }
@@ -139,17 +132,11 @@ void fault_plan(enum fault f, int64_t first, int64_t n)
     disk.first = first;
     disk.last = first + n - 1;
     disk.operations = 0;
-    disk.met = false;
 }
 
 int64_t fault_operations(void)
 {
     return disk.operations;
-}
-
-bool fault_met(void)
-{
-    return disk.met;
 }
 
 void fault_heal(void)

@@ -19,7 +19,6 @@ enum fault {
     FAULT_CUT,   /* power: this operation and all later ones fail, until fault_power_on */
     FAULT_COUNT
 };
-const char *fault_name(enum fault f);
 
 #define FAULT_VFS "fault"
 
@@ -28,7 +27,6 @@ void fault_disk_new(uint64_t seed);
 /* Operations first .. first + n - 1 (counted from now, the next is 1) meet the fault. */
 void fault_plan(enum fault f, int64_t first, int64_t n);
 int64_t fault_operations(void); /* since fault_plan or fault_disk_new */
-bool fault_met(void);           /* the plan has struck */
 void fault_heal(void);
 /* After a cut: what was not safe is gone, locks too. Every connection must be closed by then. */
 void fault_power_on(void);

@@ -14,12 +14,6 @@ int64_t card_room(const struct card *c)
     return by_free < by_total ? by_free : by_total;
 }
 
-bool card_has_slot(const struct card *c, int64_t run)
-{
-    int64_t kept = c->kept_for.run == run ? 0 : c->kept;
-    return bytes_add(c->used, kept) < c->limit;
-}
-
 enum fit worker_fit(const struct worker *w)
 {
     if (w->disabled)

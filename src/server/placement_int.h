@@ -180,7 +180,6 @@ void card_evict(struct place *p, struct card *c);
 int64_t card_cost(const struct place *p, const struct card *c, int64_t budget_bytes);
 /* min(free - reserved, total - reserved - running); may be negative. */
 int64_t card_room(const struct card *c);
-bool card_has_slot(const struct card *c, int64_t run);
 enum fit worker_fit(const struct worker *w);
 /* Whether it could ever be: FIT_OK or a never. `at`: the device that decides (may be NULL). */
 enum fit candidate_ever(

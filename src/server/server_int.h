@@ -34,7 +34,7 @@ struct server_inside {
     bool timed, ends;
     struct builtin builtin;
     struct retention *retention; /* retention.h */
-    struct ssh *ssh; /* ssh.h; NULL before the first look */
+    struct ssh *ssh;             /* ssh.h; NULL before the first look */
 };
 
 struct instant instant_of_now(void);

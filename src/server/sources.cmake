@@ -9,7 +9,7 @@ set(SOURCES
     store_sweeps.c sweep_plan.c sweep.c study.c study_step.c study_read.c
     route_sweeps.c route_studies.c
     catalog.c catalog_presets.c function.c route_catalog.c route_graph_run.c route_outputs.c
-    core.c core_agent.c core_budget.c core_events.c core_graph.c core_map.c core_options.c core_pass.c
+    core.c core_agent.c core_budget.c core_events.c core_graph.c core_map.c core_options.c core_orders.c core_pass.c
     core_read.c core_report.c core_run.c core_submit.c core_workers.c core_ssh.c ssh.c
     route_runs.c route_workers.c route_agent.c route_budget.c retention.c
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)

@@ -196,8 +196,6 @@ enum status store_run_budget(
     bool raised, struct err *e) NODISCARD;
 enum status store_run_cancel_asked(struct store *s, int64_t id, struct err *e) NODISCARD;
 enum status
-store_run_queue_key(struct store *s, int64_t id, const char *key, struct err *e) NODISCARD;
-enum status
 store_run_facts(struct store *s, int64_t id, const char *facts, struct err *e) NODISCARD;
 /* After a batch of events: the last sequence applied and the last cursor given out. */
 enum status store_run_seen(
@@ -266,9 +264,6 @@ enum status store_event_add(
 enum status store_events_read(
     struct store *s, int64_t run, int64_t cursor, int64_t limit, int64_t max_bytes, struct arena *a,
     struct store_event **out, size_t *n, struct err *e) NODISCARD;
-/* In a transaction: drops events of a run up to `cursor`, when its log is over its limit. */
-enum status
-store_events_prune(struct store *s, int64_t run, int64_t cursor, struct err *e) NODISCARD;
 
 struct store_metric {
     const char *name, *node_id;

@@ -29,9 +29,9 @@ struct store {
 
     pthread_mutex_t writing; /* held from store_begin to store_end */
     struct conn writer;
-    int wal_pages;      /* after the last commit; set by the hook */
+    int wal_pages;          /* after the last commit; set by the hook */
     bool checkpoint_failed; /* the last one; said once */
-    bool purge_pending; /* logs of deleted runs may still be there */
+    bool purge_pending;     /* logs of deleted runs may still be there */
 
     pthread_mutex_t reading; /* guards the flags of the readers */
     pthread_cond_t reader_free;
@@ -113,9 +113,14 @@ void store_read_give(struct store *s, struct conn *c);
 /* The writing connection; asserts that this thread is within a transaction. */
 struct conn *store_writing(struct store *s);
 
+/* Rows of (cursor, type, payload, time): events of a run or of a study, no more than max_bytes of
+ * payload (always one). */
+enum status store_event_rows(
+    struct conn *c, enum sql q, const struct sql_arg *args, size_t n_args, int64_t max_bytes,
+    struct arena *a, struct store_event **out, size_t *n, struct err *e) NODISCARD;
 /* Brings the database to version `n` of the list; ST_UNSUPPORTED when it is beyond. */
-enum status
-store_migrate(struct store *s, const char *const *const *migrations, int n, struct err *e) NODISCARD;
+enum status store_migrate(
+    struct store *s, const char *const *const *migrations, int n, struct err *e) NODISCARD;
 /* Removes the logs of a deleted run piece by piece; in a transaction. `more`: there is more. */
 enum status store_run_purge(struct store *s, int64_t rows, bool *more, struct err *e) NODISCARD;
 

@@ -110,16 +110,15 @@ store_event_add(struct store *s, int64_t run, const struct store_event *ev, stru
         e);
 }
 
-static enum status events_read(
-    struct conn *c, int64_t run, int64_t cursor, int64_t limit, int64_t max_bytes, struct arena *a,
-    struct store_event **out, size_t *n, struct err *e)
+enum status store_event_rows(
+    struct conn *c, enum sql q, const struct sql_arg *args, size_t n_args, int64_t max_bytes,
+    struct arena *a, struct store_event **out, size_t *n, struct err *e)
 {
     VEC(struct store_event) rows = {0};
     sqlite3_stmt *stmt;
     bool more = true;
     int64_t bytes = 0;
-    enum status st =
-        sql_bind(c, SQL_EVENTS_READ, SQL_ARGS(A_INT(run), A_INT(cursor), A_INT(limit)), &stmt, e);
+    enum status st = sql_bind(c, q, args, n_args, &stmt, e);
     while (st == ST_OK && (st = sql_row(c, stmt, &more, e)) == ST_OK && more) {
         bytes += sqlite3_column_bytes(stmt, 2);
         if (rows.n && bytes > max_bytes) {
@@ -143,14 +142,11 @@ enum status store_events_read(
     struct store_event **out, size_t *n, struct err *e)
 {
     struct conn *c = store_read_take(s);
-    enum status st = events_read(c, run, cursor, limit, max_bytes, a, out, n, e);
+    enum status st = store_event_rows(
+        c, SQL_EVENTS_READ, SQL_ARGS(A_INT(run), A_INT(cursor), A_INT(limit)), max_bytes, a, out, n,
+        e);
     store_read_give(s, c);
     return st;
-}
-
-enum status store_events_prune(struct store *s, int64_t run, int64_t cursor, struct err *e)
-{
-    return sql_do(store_writing(s), SQL_EVENTS_PRUNE, SQL_ARGS(A_INT(run), A_INT(cursor)), e);
 }
 
 /* ---- metrics ----------------------------------------------------------------------------------

@@ -223,12 +223,6 @@ enum status store_run_cancel_asked(struct store *s, int64_t id, struct err *e)
     return changed_one(s, id, "cancelled", e);
 }
 
-enum status store_run_queue_key(struct store *s, int64_t id, const char *key, struct err *e)
-{
-    TRY(sql_do(store_writing(s), SQL_RUN_QUEUE_KEY, SQL_ARGS(A_INT(id), A_TEXT(key)), e));
-    return changed_one(s, id, "of another queue", e);
-}
-
 enum status store_run_facts(struct store *s, int64_t id, const char *facts, struct err *e)
 {
     return put_document(s, id, "facts", facts, e);

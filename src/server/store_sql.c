@@ -115,13 +115,8 @@ enum status sql_row(struct conn *c, sqlite3_stmt *st, bool *more, struct err *e)
 
 enum status sql_do(struct conn *c, enum sql q, const struct sql_arg *args, size_t n, struct err *e)
 {
-    sqlite3_stmt *st;
-    bool more;
-    TRY(sql_bind(c, q, args, n, &st, e));
-    TRY(sql_row(c, st, &more, e));
-    if (more)
-        sql_done(st);
-    return ST_OK;
+    int64_t ignored;
+    return sql_int(c, q, args, n, 0, &ignored, e);
 }
 
 enum status sql_int(

@@ -416,34 +416,14 @@ enum status store_study_cells(
     return st;
 }
 
-static enum status events_of(
-    struct conn *c, int64_t study, int64_t cursor, int64_t limit, struct arena *a,
-    struct store_event **out, size_t *n, struct err *e)
-{
-    VEC(struct store_event) rows = {0};
-    sqlite3_stmt *stmt;
-    bool more = true;
-    enum status st = sql_bind(
-        c, SQL_STUDY_EVENTS_READ, SQL_ARGS(A_INT(study), A_INT(cursor), A_INT(limit)), &stmt, e);
-    while (st == ST_OK && (st = sql_row(c, stmt, &more, e)) == ST_OK && more) {
-        struct store_event ev = {
-            .cursor = col_int(stmt, 0),
-            .type = col_text(stmt, 1, a),
-            .payload = col_text(stmt, 2, a),
-            .time_us = col_int(stmt, 3)};
-        vec_push(&rows, ev);
-    }
-    *n = rows.n;
-    *out = arena_keep(a, rows.data, rows.n * sizeof *rows.data);
-    return st;
-}
-
 enum status store_study_events_read(
     struct store *s, int64_t study, int64_t cursor, int64_t limit, struct arena *a,
     struct store_event **out, size_t *n, struct err *e)
 {
     struct conn *c = store_read_take(s);
-    enum status st = events_of(c, study, cursor, limit, a, out, n, e);
+    enum status st = store_event_rows(
+        c, SQL_STUDY_EVENTS_READ, SQL_ARGS(A_INT(study), A_INT(cursor), A_INT(limit)), INT64_MAX, a,
+        out, n, e);
     store_read_give(s, c);
     return st;
 }
