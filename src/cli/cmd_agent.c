@@ -39,6 +39,66 @@ static const char *copied(char *to, size_t cap, const struct option_value *v)
     return to;
 }
 
+/* ---- whom it is about ---- */
+
+/* How many workers beside "local" have a file agents/NAME.SUFFIX here, and the name of one. `live`:
+ * those alone that run. */
+static int named_here(const char *suffix, bool live, char name[65])
+{
+    char path[1100];
+    struct dirent *entry;
+    size_t tail = strlen(suffix);
+    int n = 0;
+    (void)snprintf(path, sizeof path, "%s/agents", snug_home());
+    DIR *d = opendir(path);
+    while (d && (entry = readdir(d))) {
+        char found[256];
+        struct agent_state state;
+        struct err ignored;
+        size_t whole = strlen(entry->d_name);
+        if (whole <= tail || !str_ends(entry->d_name, suffix))
+            continue;
+        (void)snprintf(found, sizeof found, "%.*s", (int)(whole - tail), entry->d_name);
+        if (!agent_name_valid(found) || strcmp(found, "local") == 0 ||
+            (live && (agent_status(found, &state, &ignored) != ST_OK || !state.pid)))
+            continue;
+        (void)snprintf(name, 65, "%.64s", found);
+        n++;
+    }
+    if (d)
+        (void)closedir(d);
+    return n;
+}
+
+/* Without --name, where the worker of the host's name has not joined and no server is here: the one
+ * worker that has, so that `snug agent start` alone is enough under whichever name it joined. */
+static void name_of_joined(const struct args *a, char name[65])
+{
+    const struct option_value *v = a->option;
+    char path[1100], one[65];
+    if (v[OPTION_NAME].given || v[OPTION_SERVER].given || v[OPTION_TOKEN].given ||
+        v[OPTION_BUILTIN].given || v[OPTION_ONE_SHOT].given || getenv("SNUG_JOIN_TOKEN"))
+        return;
+    (void)snprintf(path, sizeof path, "%s/server.json", snug_home());
+    if (access(path, F_OK) == 0 || access(agent_path(name, "json", path, sizeof path), F_OK) == 0 ||
+        named_here(".json", false, one) != 1)
+        return;
+    memcpy(name, one, sizeof one);
+}
+
+/* Without --name, where no agent of the host's name runs: the only one that does. */
+static void name_of_live(const struct args *a, char name[65])
+{
+    char one[65];
+    struct agent_state state;
+    struct err ignored;
+    if (a->option[OPTION_NAME].given ||
+        (agent_status(name, &state, &ignored) == ST_OK && state.pid))
+        return;
+    if (named_here(".lock", true, one) == 1)
+        memcpy(name, one, sizeof one);
+}
+
 /* ---- start ---- */
 
 /* A worker that joined before goes back to its server with its own credential. */
@@ -72,6 +132,7 @@ static enum status start_read(const struct args *a, struct start *s, struct err 
     const char *beat = getenv("SNUG_AGENT_HEARTBEAT_S");
     double heartbeat_s = 0;
     agent_name_default(v[OPTION_NAME].given ? v[OPTION_NAME].text : NULL, builtin, s->name);
+    name_of_joined(a, s->name);
     if (once && !v[OPTION_NAME].given) { /* several of them may be here */
         char plain[65];
         memcpy(plain, s->name, sizeof plain);
@@ -279,6 +340,7 @@ static int agent_end(const struct args *a)
     struct err e = {0};
     int64_t seconds = v[OPTION_TIMEOUT].given ? v[OPTION_TIMEOUT].number : STOP_S;
     agent_name_default(v[OPTION_NAME].given ? v[OPTION_NAME].text : NULL, false, name);
+    name_of_live(a, name);
     enum status st = agent_stop(name, (int)(seconds > 86400 ? 86400 : seconds) * 1000, &e);
     if (st == ST_OK && !a->json) {
         char text[128];

@@ -92,6 +92,18 @@ static bool any_seen(const struct queue *q)
     return false;
 }
 
+/* A set, or a card other than the first, is taken by other workers alone under `any` (R5). */
+static bool server_has_all(const struct place *p, const struct queue *q)
+{
+    const struct worker *w = NULL;
+    for (size_t i = 0; i < p->n_workers && !w; i++)
+        w = p->workers[i].server && p->workers[i].seen ? &p->workers[i] : NULL;
+    for (size_t i = 0; i < q->n && w; i++)
+        if (!worker_device(w, q->shape.devices[i]))
+            return false;
+    return w != NULL;
+}
+
 static enum status judge_any(const struct place *p, const struct queue *q, struct err *e)
 {
     if (any_seen(q))
@@ -111,7 +123,12 @@ static enum status judge_any(const struct place *p, const struct queue *q, struc
     }
     if (n)
         str_add(&text, ")");
-    return refuse(&text, e);
+    enum status st = refuse(&text, e);
+    if (q->shape.target == PLACE_ANY && server_has_all(p, q))
+        err_hint(
+            e, "Under \"any\" other workers alone take a set, or a card other than the first: name "
+               "\"local\" for this server's.");
+    return st;
 }
 
 /* ---- memory (B4, B5, B7) ---- */

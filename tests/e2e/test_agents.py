@@ -237,8 +237,10 @@ def test_joining(snug):
         server.wait(run, "succeeded")
         assert token not in server.output(run) and secret not in server.output(run)
         # It comes back by itself, and not with the token that is spent.
-        assert server.cli("agent", "stop", "--name", "box", env=env).rc == 0
-        assert server.cli("agent", "start", "--name", "box", env=env).rc == 0
+        # Under the name of its join, which need not be given again (docs/workers.md).
+        assert server.cli("agent", "stop", env=env).out == "worker box has stopped\n"
+        again = server.cli("agent", "start", env=env)
+        assert again.rc == 0 and again.out.startswith("worker box is connected"), again
         server.online("box")
         third = dict(env, SNUG_HOME=os.path.join(server.dir, "third"))
         server.homes.append(third["SNUG_HOME"])
