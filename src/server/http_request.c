@@ -203,7 +203,9 @@ static void exchange_route(struct exchange *x)
     if (x->replied || !framing_is_plain(x))
         return;
     if (!target_ok)
-        exchange_refuse(x, 400, "the request's target cannot be read");
+        exchange_refuse(
+            x, 400,
+            "the request's target cannot be read: a path has at most 2 KiB, a query 32 parameters");
     else if (x->is_options)
         answer_options(x);
     else if (!x->route)
