@@ -1,19 +1,19 @@
 /* supervisor.h - the process that stands over one run: `snug child --dir RUN_FOLDER`.
  *
  * STATES of a run folder (wire/wire.h)
- *     start.json                    accepted: agent_accept wrote it, whole and on the disk
- *     + lock held, pid, `started`   running: supervisor_run
- *     + `ended`                     over: the supervisor, after the last process of the tree is
- * gone; where the supervisor was killed itself, the agent, after it killed the tree done.json for
- * start.json      forgotten: agent_forget, once the server has the end. The epoch in it still
- * refuses a start that was seen
+ *     start.json                  accepted: run_folder_accept wrote it, whole and on the disk
+ *     + lock held, pid, `started` running: supervisor_run
+ *     + `ended`                   over: the supervisor, once the last process of the tree is gone;
+ *                                 if it was killed itself, the agent, after it killed the tree
+ *     done.json for start.json    forgotten: run_folder_forget, once the server has the end; its
+ *                                 epoch still refuses a start that was seen
  *
  * INVARIANTS
  *  1. A journal with `started` of an epoch is never started again in that epoch.
  *  2. `ended` is written with the lock held and no process of the tree alive. If the tree cannot be
  *     killed (uninterruptible), `ended` waits: a card is given away after death only.
  *  3. The work has no descriptor of the agent's or server's, and no variable of the environment
- * that holds a secret (SNUG_KEY, SNUG_TOKEN, ...).
+ *     that holds a secret (SNUG_KEY, SNUG_TOKEN, ...).
  *
  * STOPPING  Whoever asks writes DIR/stop (the code of a cause) whole, then sends the supervisor a
  * SIGTERM: the work gets one too and may end by itself, within SNUG_STOP_GRACE_S for commands (30;

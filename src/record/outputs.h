@@ -2,15 +2,14 @@
  *
  *     struct outputs *o;                                   the run's process writes
  *     TRY(outputs_begin(&o, run_dir, e)) -> outputs_put_tensor, outputs_put_value -> outputs_end(o)
- *     TRY(outputs_read(run_dir, "n1", "output", "0,:", 0, &json, e));    the agent reads, meanwhile
- * too
+ *     TRY(outputs_read(run_dir, "n1", "output", "0,:", 0, &json, e));    the agent, meanwhile
  *
  * FORMAT of RUN_DIR/outputs/
  *   index.jsonl  a line per port, appended after its data is whole; of two lines for one port the
  *                later holds; a torn last line is ignored:
  *                {"node", "port", "kind", "file": "3.bin", "dtype", "shape"}   kind "tensor"
- *                {"node", "port", "kind", "value"}                              other kinds
- * (summary.h) N.bin        elements in C order, little-endian
+ *                {"node", "port", "kind", "value"}        other kinds (summary.h)
+ *   N.bin        elements in C order, little-endian
  *
  * LIMITS  OUTPUTS_PORTS_MAX ports of a run, OUTPUTS_VALUE_MAX bytes of a value that is no tensor
  * (above, it says how large it was), and of the store as a whole (S1): see outputs_evict.

@@ -21,6 +21,8 @@ import time
 import urllib.error
 import urllib.request
 
+from harness import MLP, need_fashion, training_graph
+
 SLOW = 10 if os.environ.get("SNUG_TEST_SLOW") else 1  # sanitizers
 ENDED = ("succeeded", "failed", "cancelled", "interrupted")
 
@@ -86,6 +88,28 @@ def kill_all(home):
             send(pid, signal.SIGKILL)
         time.sleep(0.02)
     raise AssertionError("processes of %s do not end: %r" % (home, left))
+
+
+def on(worker, *devices, **more):
+    """A target."""
+    return dict({"worker": worker}, **({"devices": list(devices)} if devices else {}), **more)
+
+
+def small(model=MLP, **params):
+    """A graph that trains for three steps."""
+    need_fashion()
+    return training_graph(model, **{"train__max_steps": 3, **params})
+
+
+def share(server, worker, device, mode="shared"):
+    """Sets a card's mode."""
+    reply = server.api("PUT", "/api/workers/%s/cards/%s" % (worker, device), {"mode": mode})
+    assert reply.status == 200, reply
+    return reply
+
+
+def card(server, worker, device):
+    return next(d for d in server.worker(worker)["devices"] if d["device"] == device)
 
 
 class Reply:
@@ -266,6 +290,12 @@ class Server:
         path = os.path.join(self.dir, "gate-" + name)
         run = self.sh("while [ ! -e '%s' ]; do sleep 0.05; done" % path, name=name, **more)
         return run, lambda: open(path, "w").close()
+
+    def hold(self, name, **more):
+        """The same, once it runs."""
+        run, let = self.gate(name, **more)
+        self.wait(run, "running")
+        return run, let
 
     def run(self, run):
         reply = self.get("/api/runs/" + run)

@@ -3,18 +3,13 @@ import json
 import random
 import socket
 import threading
-import time
 
 from harness import MLP, need_fashion, training_graph
-from server_harness import ENDED, Server, until
+from server_harness import ENDED, Server, on, until
 from test_seed001_canvas import layer_graph
 
 GIB, MIB = 1 << 30, 1 << 20
 CARDS = "A:8GiB:sm86:context=100MiB,B:24GiB:sm89:context=100MiB"
-
-
-def on(worker, *devices, **more):
-    return dict({"worker": worker}, **({"devices": list(devices)} if devices else {}), **more)
 
 
 def share(server, device, worker="gpu-box"):
@@ -148,8 +143,7 @@ def test_allocator_and_context_are_told_apart(snug):
     with Server(snug) as server:
         server.agent("gpu-box", cards=CARDS)
         share(server, "cuda:0")
-        run, let = server.gate("held", target=on("gpu-box", "cuda:0", memory_gib=2))
-        server.wait(run, "running")
+        run, let = server.hold("held", target=on("gpu-box", "cuda:0", memory_gib=2))
         assert memory(server)["running_bytes"] == 2 * GIB + 768 * MIB, memory(server)
         refused = server.try_submit(training_graph(MLP), target=on("gpu-box", "cuda:0", memory_gib=6))
         assert refused.status == 400 and "needs 6.0 GiB (+0.8 GiB CUDA context), cuda:0 on gpu-box has " in refused.detail, refused
@@ -205,8 +199,7 @@ def test_nothing_waits_without_a_reason(snug):
     """Drained, away, taken, reserved: every waiting run says why, and the reason changes with the cause."""
     with Server(snug) as server:
         agent = server.agent("gpu-box", cards=CARDS)
-        first, let = server.gate("first", target=on("gpu-box", "cuda:0"))
-        server.wait(first, "running")
+        first, let = server.hold("first", target=on("gpu-box", "cuda:0"))
         second = server.sh("true", target=on("gpu-box", "cuda:0"))
         until(lambda: first[:8] in (server.run(second)["reason"] or ""), 10, lambda: "the holder in %r" % server.run(second))
         server.post("/api/workers/gpu-box/drain")
@@ -230,8 +223,7 @@ def test_registering_again_and_again(snug):
     with Server(snug) as server:
         agent = server.agent("gpu-box", cards=CARDS)
         log = server.dir + "/starts"
-        run, let = server.gate("live", target=on("gpu-box", "cuda:0"))
-        server.wait(run, "running")
+        run, let = server.hold("live", target=on("gpu-box", "cuda:0"))
         for _ in range(4):
             agent.kill()
             agent.start()
@@ -248,8 +240,7 @@ def test_the_state_after_a_late_return(snug):
     """Away for longer than the grace: interrupted, and it stays so when the agent is back; the card is free."""
     with Server(snug, worker_resume_grace_s=2) as server:
         agent = server.agent("gpu-box", cards=CARDS)
-        run, let = server.gate("late", target=on("gpu-box", "cuda:0"))
-        server.wait(run, "running")
+        run, let = server.hold("late", target=on("gpu-box", "cuda:0"))
         agent.kill()
         row = server.wait(run, "interrupted", 20)
         assert row["cause"] == "agent_lost", row
@@ -288,8 +279,7 @@ def test_every_client_gets_every_event(snug):
     """Several clients of one stream, one that never reads among them: each gets all, in order; who lost the
     connection goes on after the last id it saw."""
     with Server(snug) as server:
-        run, let = server.gate("talk")
-        server.wait(run, "running")
+        run, let = server.hold("talk")
         path = "/api/runs/%s/events/stream" % run
         stalled = stream(server, path)
         clients, got = [stream(server, path) for _ in range(5)], [[] for _ in range(5)]

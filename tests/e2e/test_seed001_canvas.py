@@ -1,22 +1,11 @@
 """Seed 001, running now and queued: lanes, what is kept and recorded, peaks, ddp where it cannot apply. Real processes."""
 import signal
 
-import harness
-from harness import MLP, need_fashion, training_graph
-from server_harness import Server, until
+from server_harness import Server, on, small, until
 
 CARD = "A:8GiB:sm86:context=100MiB"
 TWO = "A:8GiB:sm86:context=100MiB,B:8GiB:sm86:context=100MiB"
 LONG = {"train__max_steps": 10000000, "train__epochs": 1000000}
-
-
-def on(worker, *devices, **more):
-    return dict({"worker": worker}, **({"devices": list(devices)} if devices else {}), **more)
-
-
-def small(**params):
-    need_fashion()
-    return training_graph(MLP, **{"train__max_steps": 3, **params})
 
 
 def canvas(server, graph, tab, **more):
@@ -56,8 +45,7 @@ def test_canvas_runs_skip_the_queue(snug):
     """One beside a queued run on a card of limit 1."""
     with Server(snug, cards=CARD) as server:
         server.online("local")
-        held, let = server.gate("held", device="cuda:0")
-        server.wait(held, "running")
+        held, let = server.hold("held", device="cuda:0")
         waits = server.sh("true", device="cuda:0")
         now = canvas(server, small(), "tab", device="cuda:0")
         row = server.wait(now.doc["run_id"])

@@ -2,33 +2,13 @@
 import re
 import time
 
-import harness
-from harness import MLP, layers, need_fashion, training_graph
-from server_harness import ENDED, Server, until
+from harness import layers
+from server_harness import Server, card, on, share, small, until
 
 GIB, MIB = 1 << 30, 1 << 20
 BIG = "A:24GiB:sm89:context=100MiB,B:24GiB:sm89:context=100MiB"
 WIDE = layers(("Flatten", {}), ("Linear", {"in_features": 784, "out_features": 2000}), ("ReLU", {}),
               ("Linear", {"in_features": 2000, "out_features": 10}))
-
-
-def on(worker, *devices, **more):
-    return dict({"worker": worker}, **({"devices": list(devices)} if devices else {}), **more)
-
-
-def small(model=MLP, **params):
-    need_fashion()
-    return training_graph(model, **{"train__max_steps": 3, **params})
-
-
-def share(server, worker, device, mode="shared"):
-    reply = server.api("PUT", "/api/workers/%s/cards/%s" % (worker, device), {"mode": mode})
-    assert reply.status == 200, reply
-    return reply
-
-
-def card(server, worker, device):
-    return next(d for d in server.worker(worker)["devices"] if d["device"] == device)
 
 
 def plus_20(peak):
@@ -282,8 +262,7 @@ def test_runs_without_a_budget(snug):
     with Server(snug) as server:
         server.agent("gpu-box", cards="A:24GiB:sm89")
         assert server.wait(server.submit(small(), target=on("gpu-box", "cuda:0")))["status"] == "succeeded"
-        alone, let = server.gate("alone", target=on("gpu-box", "cuda:0"))
-        server.wait(alone, "running")
+        alone, let = server.hold("alone", target=on("gpu-box", "cuda:0"))
         graph = server.submit(small(), target=on("gpu-box", "cuda:0"))
         never = server.sh("true", target=on("gpu-box", "cuda:0"))
         share(server, "gpu-box", "cuda:0")
@@ -380,8 +359,7 @@ def test_shared_by_all_or_not(snug):
         assert not card(server, "ann", "cuda:0")["shared"], card(server, "ann", "cuda:0")
         share(server, "bob", "cuda:0")
         assert card(server, "ann", "cuda:0")["shared"] and card(server, "bob", "cuda:0")["shared"]
-        run, let = server.gate("r", target=on("ann", "cuda:0", memory_gib=20))
-        server.wait(run, "running")
+        run, let = server.hold("r", target=on("ann", "cuda:0", memory_gib=20))
         refused = server.try_submit(command={"argv": ["true"]}, target=on("bob", "cuda:0", memory_gib=8))
         assert refused.status in (400, 409) and run[:8] in refused.detail, refused
         let()

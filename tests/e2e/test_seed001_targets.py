@@ -2,25 +2,14 @@
 import signal
 import time
 
-import harness
-from harness import MLP, need_fashion, training_graph
-from server_harness import ENDED, Server, until
+from server_harness import Server, on, small, until
 
 TWO = "A:8GiB:sm86:context=100MiB,B:8GiB:sm86:context=100MiB"
 THREE = "A:8GiB:sm86:context=100MiB,B:8GiB:sm86:context=100MiB,C:8GiB:sm86:context=100MiB"
 
 
-def on(worker, *devices, **more):
-    return dict({"worker": worker}, **({"devices": list(devices)} if devices else {}), **more)
-
-
 def where(row):
     return row["worker"], row["devices"]
-
-
-def small(**params):
-    need_fashion()
-    return training_graph(MLP, **{"train__max_steps": 3, **params})
 
 
 # ids: R7 D3
@@ -29,8 +18,7 @@ def test_queues_of_devices(snug):
     """One run on a card, two on the CPU, the others in order; queues do not wait on each other."""
     with Server(snug, cards=TWO) as server:
         server.online("local")
-        first, open_first = server.gate("1", device="cuda:1")
-        server.wait(first, "running")
+        first, open_first = server.hold("1", device="cuda:1")
         waits = [server.gate("w%d" % i, device="cuda:1") for i in range(2)]
         other, open_other = server.gate("o", device="cuda:0")
         assert server.wait(other, "running")["devices"] == ["cuda:0"], "another card does not wait"
@@ -264,8 +252,7 @@ def test_one_card_offered_twice(snug):
         assert rows["twin"]["cuda:1"]["slots"]["limit"] == 1, rows["twin"]["cuda:1"]
         assert any("local" in x or "server" in x for x in rows["twin"]["cuda:0"]["same_card_as"]), rows["twin"]["cuda:0"]
         assert any("twin" in x for x in rows["local"]["cuda:0"]["same_card_as"]), rows["local"]["cuda:0"]
-        here, let_here = server.gate("here", device="cuda:1")
-        server.wait(here, "running")
+        here, let_here = server.hold("here", device="cuda:1")
         there, let_there = server.gate("there", target=on("twin", "cuda:1"))
         time.sleep(0.5)
         assert server.status(there) == "queued", "the card is taken, through whichever provider"

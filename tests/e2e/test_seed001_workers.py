@@ -1,25 +1,13 @@
 """Seed 001, workers: agents and their processes, states, drain, add, reissue, remove, lost connections. Real processes."""
 import os
-import re
 import signal
 import socket
 import time
 
-import harness
-from harness import MLP, need_fashion, training_graph
-from server_harness import ENDED, Server, gone, processes, send, until
+from server_harness import Server, on, processes, send, small, until
 
 CARD = "A:8GiB:sm86:context=100MiB"
 TWO = "A:8GiB:sm86:context=100MiB,B:8GiB:sm86:context=100MiB"
-
-
-def on(worker, *devices, **more):
-    return dict({"worker": worker}, **({"devices": list(devices)} if devices else {}), **more)
-
-
-def small(**params):
-    need_fashion()
-    return training_graph(MLP, **{"train__max_steps": 3, **params})
 
 
 # ids: W1
@@ -59,8 +47,7 @@ def test_a_crash_ends_one_run(snug):
     """A run that crashes, is killed, or runs out of the host's memory ends alone; server and others go on."""
     with Server(snug, cards=TWO) as server:
         server.online("local")
-        stays, let = server.gate("stays", device="cuda:0")
-        server.wait(stays, "running")
+        stays, let = server.hold("stays", device="cuda:0")
         segv = server.wait(server.sh("kill -SEGV $$", device="cuda:1"))
         assert segv["status"] == "failed" and segv["cause"] == "crashed", segv
         graph = server.submit(small(train__max_steps=1000000), device="cuda:1")
@@ -85,8 +72,7 @@ def test_what_is_known_of_a_worker(snug):
     """State, version, environment, node types, heartbeat; memory per device; slots; its runs; as last reported."""
     with Server(snug) as server:
         agent = server.agent("gpu-box", cards=CARD, args=["--mounts", "data,scratch"])
-        run, let = server.gate("r", target=on("gpu-box", "cuda:0"))
-        server.wait(run, "running")
+        run, let = server.hold("r", target=on("gpu-box", "cuda:0"))
         w = server.worker("gpu-box")
         assert w["state"] == "online" and w["version_matches"] and w["version"] and w["hostname"], w
         assert w["environment"]["threads"] >= 1 and w["node_types_match"] and w["mounts"] == ["data", "scratch"], w
@@ -131,8 +117,7 @@ def test_drain(snug):
     """Running runs end, no new one is placed; the waiting run says why, any too when all of them drain."""
     with Server(snug, env={"SNUG_SIM_CARDS": ""}) as server:
         server.agent("gpu-box", cards=CARD)
-        run, let = server.gate("r", target=on("gpu-box", "cuda:0"))
-        server.wait(run, "running")
+        run, let = server.hold("r", target=on("gpu-box", "cuda:0"))
         drained = server.cli("workers", "drain", "gpu-box")
         assert drained.rc == 0 and "draining" in drained.out, drained
         assert server.worker("gpu-box")["state"] == "draining"
@@ -186,8 +171,7 @@ def test_remove(snug):
     """The first try says what would happen; --yes revokes, disconnects, fails what waits for it alone."""
     with Server(snug) as server:
         agent = server.agent("gpu-box", cards=CARD)
-        run, let = server.gate("r", target=on("gpu-box", "cuda:0"))
-        server.wait(run, "running")
+        run, let = server.hold("r", target=on("gpu-box", "cuda:0"))
         waits = server.sh("true", target=on("gpu-box", "cuda:0"))
         first = server.json("workers", "remove", "gpu-box")
         assert first.rc == 1 and "1 run" in first.doc["error"]["message"] and "--yes" in first.doc["error"]["hint"], first
@@ -221,8 +205,7 @@ def test_a_connection_lost_for_a_while(snug):
         row = server.wait(run)
         assert row["status"] == "succeeded", row
         assert server.output(run).split("\n")[:-1] == ["line %d" % i for i in range(1, 7)]
-        long, let = server.gate("long", target=on("gpu-box", "cuda:0"))
-        server.wait(long, "running")
+        long, let = server.hold("long", target=on("gpu-box", "cuda:0"))
         agent.kill(signal.SIGSTOP)
         row = server.wait(long, "interrupted", seconds=90)
         assert row["cause"] == "agent_lost", row
@@ -299,8 +282,7 @@ def test_disable_and_enable(snug):
     """disable sends a worker away until enable; with runs it wants to be asked twice."""
     with Server(snug) as server:
         agent = server.agent("gpu-box", cards=CARD)
-        run, let = server.gate("r", target=on("gpu-box", "cuda:0"))
-        server.wait(run, "running")
+        run, let = server.hold("r", target=on("gpu-box", "cuda:0"))
         first = server.json("workers", "disable", "gpu-box")
         assert first.rc == 1 and "--yes" in first.doc["error"]["hint"], first
         let()

@@ -303,8 +303,7 @@ def test_runs_command(snug):
         assert server.json("runs", "delete", second).rc == 0
         gone_run = server.json("runs", "show", second)
         assert gone_run.rc == 1 and gone_run.doc["error"]["code"] == "not_found", gone_run
-        held, let = server.gate("held")
-        server.wait(held, "running")
+        held, let = server.hold("held")
         busy = server.json("runs", "delete", held)
         assert busy.rc == 1 and busy.doc["error"]["code"] == "conflict", busy
         follow = server.popen("runs", "logs", "-f", held[:8])
@@ -436,8 +435,7 @@ def test_status_page(snug):
     """Once in a pipe; on a terminal a page that renews itself until q."""
     with Server(snug, cards="RTX 4090:24GiB:sm89") as server:
         server.online("local")
-        held, let = server.gate("held", device="cuda:0")
-        server.wait(held, "running")
+        held, let = server.hold("held", device="cuda:0")
         waits = server.sh("true", device="cuda:0", name="waits")
         page = server.cli("status")
         assert page.rc == 0 and "Running (1)" in page.out and "Waiting (1)" in page.out and "RTX 4090" in page.out, page

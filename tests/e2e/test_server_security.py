@@ -24,8 +24,7 @@ def test_secrets_stay(snug):
         key = server.post("/api/keys", {"name": "ada", "exec": True}).doc["token"]
         server.online("local")
         hidden = secrets(server, key, "snk_of_the_servers_shell")
-        run, go_on = server.gate("a", token=key, target={"worker": "local"})
-        server.wait(run, "running")
+        run, go_on = server.hold("a", token=key, target={"worker": "local"})
         child = server.sh("env; ls -l /proc/self/fd; cat /proc/$PPID/cmdline | tr '\\0' ' '", target={"worker": "local"})
         server.wait(child, "succeeded")
         printed = server.output(child)
