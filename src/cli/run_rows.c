@@ -36,7 +36,12 @@ void run_budget(struct str *rows, const json_t *row)
         str_add(rows, "-");
         return;
     }
-    str_printf(rows, "%.1f GiB", json_get_f64(budget, "gib", 0));
+    char small[32];
+    double gib = json_get_f64(budget, "gib", 0);
+    if (gib < 0.95)
+        str_add(rows, bytes_text(json_get_i64(budget, "bytes", 0), small, sizeof small));
+    else
+        str_printf(rows, "%.1f GiB", gib);
     if (strcmp(source, "estimate") == 0)
         str_add(rows, " (est.)");
     else if (strcmp(source, "measured") == 0)

@@ -49,13 +49,23 @@ static void add_bar(struct str *out, const json_t *device, bool colour)
         str_add(out, "·");
 }
 
+/* In GiB; a card so small that this would say nothing (a simulated one) in its own unit. */
+static void add_free(struct str *out, int64_t free_bytes, int64_t total_bytes)
+{
+    char left[32], whole[32];
+    if (total_bytes >= (int64_t)1 << 30 || total_bytes <= 0)
+        str_printf(out, " free %.1f / %.1f GiB", gib_of(free_bytes), gib_of(total_bytes));
+    else
+        str_printf(
+            out, " free %s / %s", bytes_text(free_bytes, left, sizeof left),
+            bytes_text(total_bytes, whole, sizeof whole));
+}
+
 static void add_memory(struct str *out, const json_t *device)
 {
     const json_t *memory = json_object_get(device, "memory");
     bool last = json_get_bool(device, "as_last_reported", false);
-    str_printf(
-        out, " free %.1f / %.1f GiB", gib_of(json_get_i64(device, "free_bytes", 0)),
-        gib_of(json_get_i64(device, "total_bytes", 0)));
+    add_free(out, json_get_i64(device, "free_bytes", 0), json_get_i64(device, "total_bytes", 0));
     if (json_is_object(memory))
         str_printf(
             out, ", running %.1f, reserved %.1f, room for %.1f",
@@ -75,7 +85,8 @@ static void add_slots(struct str *out, const json_t *device, const char *worker)
     str_printf(out, "%lld", (long long)json_get_i64(slots, "used", 0));
     if (json_is_integer(limit))
         str_printf(out, "/%lld", (long long)json_integer_value(limit));
-    if (by && by[0] && strcmp(by, worker) != 0)
+    if (by && by[0] && strcmp(by, worker) != 0 &&
+        json_get_i64(slots, "own_limit", 0) > json_get_i64(slots, "limit", 0))
         str_printf(out, " (limit of %s)", by);
     if (json_get_bool(device, "can_share", false))
         str_printf(out, " %s", json_get_str(device, "mode", "?"));

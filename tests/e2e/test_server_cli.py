@@ -433,7 +433,7 @@ def test_sweep_and_study(snug):
 
 def test_status_page(snug):
     """Once in a pipe; on a terminal a page that renews itself until q."""
-    with Server(snug, cards="RTX 4090:24GiB:sm89") as server:
+    with Server(snug, cards="RTX 4090:24GiB:sm89,Small:30MiB:sm86:context=1MiB") as server:
         server.online("local")
         held, let = server.hold("held", device="cuda:0")
         waits = server.sh("true", device="cuda:0", name="waits")
@@ -441,6 +441,7 @@ def test_status_page(snug):
         assert page.rc == 0 and "Running (1)" in page.out and "Waiting (1)" in page.out and "RTX 4090" in page.out, page
         assert "\033" not in page.out and held[:8] in page.out and waits[:8] in page.out, page
         assert "cuda:0 on this server is taken by run %s" % held[:8] in page.out, page  # the reason, whole
+        assert "free 24.0 / 24.0 GiB" in page.out and "free 30.0 MiB / 30.0 MiB" in page.out, page
         doc = server.json("status").doc
         assert doc["running"]["total"] == 1 and doc["queued"]["total"] == 1 and doc["health"]["status"] == "ok", doc
         later = server.sh("true", device="cuda:0", name="later")
