@@ -86,7 +86,7 @@ static void add_slots(struct str *out, const json_t *device, const char *worker)
     if (json_is_integer(limit))
         str_printf(out, "/%lld", (long long)json_integer_value(limit));
     if (by && by[0] && strcmp(by, worker) != 0 &&
-        json_get_i64(slots, "own_limit", 0) > json_get_i64(slots, "limit", 0))
+        json_get_i64(slots, "own_limit", INT64_MAX) > json_get_i64(slots, "limit", 0))
         str_printf(out, " (limit of %s)", by);
     if (json_get_bool(device, "can_share", false))
         str_printf(out, " %s", json_get_str(device, "mode", "?"));
