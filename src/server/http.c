@@ -260,15 +260,22 @@ on_library_log(void *ctx, const char *fmt, va_list args)
     log_line(LOG_DEBUG, "http: %s", text);
 }
 
-/* As many descriptors as connections need, within what the system allows. */
-static void raise_descriptors(int connections)
+/* As many descriptors as connections need, within what the system allows; how many connections
+ * that allows: the door is full before the database, the logs and the children have none left. */
+static int raise_descriptors(int connections)
 {
     struct rlimit r;
-    rlim_t want = (rlim_t)connections + 256;
+    rlim_t want = (rlim_t)connections + OWN_DESCRIPTORS;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= want)
-        return;
+        return connections;
     r.rlim_cur = r.rlim_max == RLIM_INFINITY || r.rlim_max >= want ? want : r.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &r);
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= want)
+        return connections;
+    int all = (int)r.rlim_cur, room = all / 3;
+    room = all - OWN_DESCRIPTORS > room ? all - OWN_DESCRIPTORS : room;
+    log_warn("%d descriptors (ulimit -n) are enough for %d connections only", all, room);
+    return room > 2 * DOOR_THREADS ? room : 2 * DOOR_THREADS;
 }
 
 static enum status listen_on(struct http *h, int *out, struct err *e)
@@ -386,7 +393,7 @@ http_open(struct server *srv, const struct http_config *c, struct http **out, st
     pthread_mutex_init(&s->jobs_lock, NULL);
     pthread_cond_init(&s->jobs_more, NULL);
     waits_init(&h->waits, links_tick, h, true);
-    raise_descriptors(c->connections_max);
+    h->config.connections_max = raise_descriptors(c->connections_max);
     TRY_OUT(jobs_start(s, e));
     TRY_OUT(read_tls(s, e));
     TRY_OUT(listen_on(h, &s->listener, e));

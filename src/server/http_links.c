@@ -9,6 +9,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* An end of the peer's that old, before a whole head, was overlooked. */
+static const int64_t LEFT_NS = 300000000;
+
 static bool address_text(const struct sockaddr *a, char out[64])
 {
     char host[INET6_ADDRSTRLEN] = "";
@@ -107,6 +110,16 @@ static bool link_trickles(const struct link *l, int64_t now_ns)
     return l->phase == LINK_BODY && s > l->h->config.body_s && l->arrived < s * BODY_RATE_MIN;
 }
 
+/* Whether nobody is there any more to send the rest of a head. libmicrohttpd waits for news of the
+ * socket, and misses an end that was there before it began to wait: a door that is full of such
+ * connections would open for a few of them at each time limit only. */
+static bool link_is_left(const struct link *l, int64_t now_ns)
+{
+    char byte;
+    return l->phase == LINK_HEAD && now_ns - l->since_ns > LEFT_NS &&
+           recv(l->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 /* Their sockets are shut, not closed: the door's
  * thread sees the end and does the rest. */
 void links_tick(void *ctx)
@@ -116,7 +129,7 @@ void links_tick(void *ctx)
     int64_t now_ns = clock_ns();
     pthread_mutex_lock(&s->lock);
     for (const struct link *l = s->links; l; l = l->next)
-        if (link_trickles(l, now_ns))
+        if (link_trickles(l, now_ns) || link_is_left(l, now_ns))
             (void)shutdown(l->fd, SHUT_RDWR);
     pthread_mutex_unlock(&s->lock);
 }

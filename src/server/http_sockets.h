@@ -14,7 +14,8 @@ enum {
     JOB_THREADS = 6,
     CONNECTION_BYTES = 32768, /* head and buffers */
     STREAM_BYTES = 8192,
-    CLOSE_WAIT_S = 5
+    CLOSE_WAIT_S = 5,
+    OWN_DESCRIPTORS = 256 /* database, logs, children: what is not a connection */
 };
 
 struct handed;
