@@ -369,3 +369,12 @@ int64_t process_oom_kills(void)
         (void)fclose(in);
     return n;
 }
+
+void process_own_program(char out[PATH_MAX])
+{
+    static const char own[] = "/proc/self/exe";
+    ssize_t n = readlink(own, out, PATH_MAX - 1);
+    out[n > 0 ? n : 0] = '\0';
+    if (n <= 0 || access(out, X_OK) != 0)
+        memcpy(out, own, sizeof own);
+}

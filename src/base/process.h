@@ -22,6 +22,7 @@
 #define BASE_PROCESS_H
 
 #include "base/err.h"
+#include <limits.h>
 
 #include <stddef.h>
 #include <stdint.h>
@@ -101,5 +102,10 @@ size_t process_tree_kill(const struct process_tree *t, int wait_ms);
 
 /* How often the kernel killed for want of memory in this process's cgroup; -1 unknown. */
 int64_t process_oom_kills(void);
+
+/* What to start for another process of this very program: its path, or /proc/self/exe where the
+ * file has been replaced since (an update under a server that runs: its children are to be of its
+ * own version). */
+void process_own_program(char out[PATH_MAX]);
 
 #endif

@@ -103,8 +103,7 @@ static char **argv_of(const struct question *q, const char *file, struct arena *
     size_t n = 0, i;
     json_t *set;
     char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
+    process_own_program(self);
     char **argv = ARENA_ARRAY(a, char *, 12 + 2 * ASKER_SETS_MAX);
     argv[n++] = arena_strdup(a, self);
     argv[n++] = arena_strdup(a, q->command);

@@ -64,6 +64,24 @@ static size_t head_count(void *ctx, const char *name)
     return c.n;
 }
 
+static enum MHD_Result
+name_is_plain(void *ctx, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    (void)kind, (void)value;
+    for (const char *c = key; *c; c++)
+        if ((unsigned char)*c <= ' ')
+            *(bool *)ctx = false;
+    return MHD_YES;
+}
+
+static bool head_plain(void *ctx)
+{
+    bool plain = true;
+    (void)MHD_get_connection_values(
+        ((struct request *)ctx)->connection, MHD_HEADER_KIND, name_is_plain, &plain);
+    return plain;
+}
+
 /* ---- parking ---- */
 
 void request_park(void *ctx)
@@ -182,7 +200,7 @@ static enum MHD_Result begin(struct request *q)
     const char *length = request_header(q, "Content-Length");
     bool known = !request_header(q, "Transfer-Encoding") &&
                  (!length || (str_to_i64(length, &n) && n >= 0 && n <= DRAIN_BYTES_MAX));
-    q->drains = known && !request_header(q, "Expect");
+    q->drains = known && !q->x.unclear && !request_header(q, "Expect");
     return q->drains ? MHD_YES : answer(q);
 }
 
@@ -221,7 +239,7 @@ static void *on_target(void *ctx, const char *uri, struct MHD_Connection *c)
     q->connection = c;
     q->link = info ? info->socket_context : NULL;
     exchange_init(&q->x, h, "", uri);
-    q->x.head = (struct head){request_header, head_count, q};
+    q->x.head = (struct head){request_header, head_count, head_plain, q};
     ASSERT(q->link);
     (void)snprintf(q->x.q.actor.peer, sizeof q->x.q.actor.peer, "%s", q->link->peer);
     return q;

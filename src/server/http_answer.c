@@ -269,7 +269,7 @@ enum MHD_Result answer(struct request *q)
     if (r->type && r->status != MHD_HTTP_SWITCHING_PROTOCOLS)
         (void)MHD_add_response_header(response, "Content-Type", r->type);
     add_headers(response, &q->x);
-    if (atomic_load(&q->x.h->closing))
+    if (q->x.unclear || atomic_load(&q->x.h->closing))
         (void)MHD_add_response_header(response, "Connection", "close");
     q->phase = PHASE_SENT;
     enum MHD_Result sent = MHD_queue_response(q->connection, (unsigned)r->status, response);

@@ -35,6 +35,12 @@ static size_t bare_count(void *ctx, const char *name)
     return n ? n : bare_get(ctx, name) != NULL;
 }
 
+static bool bare_plain(void *ctx)
+{
+    (void)ctx;
+    return true;
+}
+
 static void no_tick(void *ctx)
 {
     (void)ctx;
@@ -71,7 +77,7 @@ void http_ask(struct http *h, const struct http_ask *ask, struct http_reply *r)
     if (ask->body_bytes)
         (void)snprintf(head.length, sizeof head.length, "%zu", ask->body_bytes);
     exchange_init(&x, h, ask->method, ask->target);
-    x.head = (struct head){bare_get, bare_count, &head};
+    x.head = (struct head){bare_get, bare_count, bare_plain, &head};
     exchange_begin(&x);
     for (size_t at = 0; at < ask->body_bytes && !x.replied;) {
         size_t n = ask->body_bytes - at < 16384 ? ask->body_bytes - at : 16384;

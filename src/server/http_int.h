@@ -41,6 +41,7 @@ bool text_is_utf8(const char *text, size_t n);
 struct head {
     const char *(*get)(void *ctx, const char *name); /* the first of that name, or NULL */
     size_t (*count)(void *ctx, const char *name);
+    bool (*plain)(void *ctx); /* no name has a blank or a control character */
     void *ctx;
 };
 
@@ -111,6 +112,7 @@ struct exchange {
     const struct route *route;
     enum route_method method;
     bool is_head, is_options, begun, replied, ended;
+    bool unclear; /* where it ends can be read in two ways: nothing after it is a request */
     char method_text[16];
     char *target; /* as it came; query parts are decoded in place */
     char path[ROUTE_PATH_BYTES_MAX];

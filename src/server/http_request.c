@@ -173,18 +173,16 @@ static void answer_without_route(struct exchange *x, bool method_known)
     }
 }
 
-/* Lengths that two readers could read in two ways; false: refused. */
-static bool framing_is_plain(struct exchange *x)
+/* No length, or one that all readers read in the same way. */
+static bool framing_is_plain(const struct head *head)
 {
-    size_t lengths = x->head.count(x->head.ctx, "Content-Length");
-    size_t codings = x->head.count(x->head.ctx, "Transfer-Encoding");
-    const char *coding = x->head.get(x->head.ctx, "Transfer-Encoding");
-    const char *length = x->head.get(x->head.ctx, "Content-Length");
-    bool fine = lengths + codings <= 1 && (!coding || strcasecmp(coding, "chunked") == 0) &&
-                (!length || strspn(length, "0123456789") == strlen(length));
-    if (!fine)
-        exchange_refuse(x, 400, "the request's length is not clear");
-    return fine;
+    size_t lengths = head->count(head->ctx, "Content-Length");
+    size_t codings = head->count(head->ctx, "Transfer-Encoding");
+    const char *coding = head->get(head->ctx, "Transfer-Encoding");
+    const char *length = head->get(head->ctx, "Content-Length");
+    return lengths + codings <= 1 && (!coding || strcasecmp(coding, "chunked") == 0) &&
+           (!length || (*length && strspn(length, "0123456789") == strlen(length))) &&
+           head->plain(head->ctx);
 }
 
 static void exchange_route(struct exchange *x)
@@ -199,10 +197,13 @@ static void exchange_route(struct exchange *x)
         target_ok =
             route_find(x->h->config.routes, x->h->config.routes_n, x->path, x->method, &x->match);
     x->route = target_ok ? x->match.route : NULL;
+    x->unclear = !framing_is_plain(&x->head);
     guard_check(x);
-    if (x->replied || !framing_is_plain(x))
+    if (x->replied)
         return;
-    if (!target_ok)
+    if (x->unclear)
+        exchange_refuse(x, 400, "the request's length is not clear");
+    else if (!target_ok)
         exchange_refuse(
             x, 400,
             "the request's target cannot be read: a path has at most 2 KiB, a query 32 parameters");

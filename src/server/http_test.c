@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "test.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -389,13 +390,58 @@ TEST(door_framing, "H4: lengths that can be read in two ways are refused")
         "Content-Length: +2\r\n",
         "Content-Length: -2\r\n",
         "Content-Length: 0x2\r\n",
-        "Content-Length: \r\n"};
+        "Content-Length: \r\n",
+        "Content-Length : 2\r\n",
+        "Transfer-Encoding\t: chunked\r\n"};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         char text[500];
         (void)snprintf(
             text, sizeof text, "POST /api/write HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n{}",
             door_owner(&d), lengths[i]);
         CHECK_EQ(raw(&d, text, NULL), 400);
+    }
+    door_close(&d);
+}
+
+/* Whether the connection ends, and how many answers it brought. */
+static bool ends_after(int fd, int *answers)
+{
+    static const struct timeval patience = {.tv_sec = 5};
+    char text[8192];
+    size_t n = 0;
+    ssize_t got;
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    while (n < sizeof text - 1 && (got = recv(fd, text + n, sizeof text - 1 - n, 0)) > 0)
+        n += (size_t)got;
+    text[n] = '\0';
+    *answers = 0;
+    for (const char *at = text; (at = strstr(at, "HTTP/1.1 ")); at++)
+        (*answers)++;
+    return got <= 0 && (got == 0 || errno == ECONNRESET);
+}
+
+TEST(
+    door_smuggling,
+    "H4: what comes after a request whose end can be read in two ways is not taken for another")
+{
+    struct door d = {0};
+    open_door(&d);
+    static const char *const lengths[] = {
+        "Content-Length: 2\r\nContent-Length: 48\r\n",
+        "Content-Length: 0\r\nContent-Length: 48\r\n", "Content-Length : 48\r\n",
+        "Transfer-Encoding : chunked\r\n"};
+    for (size_t i = 0; i < 2 * sizeof lengths / sizeof *lengths; i++) {
+        char text[700];
+        int answers, fd = door_connect(&d);
+        (void)snprintf(
+            text, sizeof text,
+            "POST /api/write HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n{}"
+            "GET /api/open HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            i % 2 ? door_owner(&d) : "", lengths[i / 2]); /* refused for its token, too */
+        door_send(fd, text);
+        CHECK(ends_after(fd, &answers));
+        CHECK(answers <= 1);
+        (void)close(fd);
     }
     door_close(&d);
 }

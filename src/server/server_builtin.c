@@ -56,10 +56,7 @@ static enum status builtin_spawn(struct server *s, struct err *e)
 {
     char self[PATH_MAX], agent[] = "agent", start[] = "start", builtin[] = "--builtin";
     char *argv[] = {self, agent, start, builtin, NULL};
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0)
-        return err_errno(e, "could not find this program");
-    self[n] = '\0';
+    process_own_program(self);
     int log = open_log(s);
     char **environment = child_environment();
     struct process_spec spec = {

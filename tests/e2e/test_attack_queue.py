@@ -470,6 +470,32 @@ def test_clocks_that_jump(snug):
             assert f.read().split() == ["0", "1", "2", "3"]
 
 
+# ids: R1
+def test_the_program_is_replaced(snug):
+    """The program's file is replaced under a server that runs: plans, runs and a new worker are still started."""
+    import shutil
+    with Server(snug, start=False) as server:
+        program = os.path.join(server.dir, "snug")
+        shutil.copy(snug.program, program)
+        class Copy:
+            pass
+        server.snug = Copy()
+        server.snug.program = program
+        server.start()
+        server.online("local")
+        os.unlink(program)
+        shutil.copy("/bin/false", program)
+        graph = {"nodes": [{"id": "a", "type": "Linear", "position": {"x": 0, "y": 0}, "data": {"params": {}}}], "edges": []}
+        reply = server.post("/api/graph/plan", {"graph": graph})
+        assert reply.status in (200, 400), reply
+        assert server.wait(server.sh("true"))["status"] == "succeeded"
+        worker = [p for p, line in processes(server.home).items() if "--builtin" in line]
+        for pid in worker:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: [p for p, line in processes(server.home).items() if "--builtin" in line and p not in worker], 20, "a worker")
+        assert server.wait(server.sh("true"))["status"] == "succeeded"
+
+
 # ids: B2 B5
 def test_budgets_larger_than_every_card(snug):
     """A waiting run whose measured budget rises past every card fits nowhere: it says so, and does not hold up others."""
