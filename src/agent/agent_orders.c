@@ -70,6 +70,8 @@ static json_t *hello_of(struct agent *a)
         .commit = a->o->commit,
         .name = a->known_as,
         .instance = a->instance,
+        .boot = (int64_t)(lease_boot() >> 1),
+        .sent_ns = clock_ns(),
         .hostname = host,
         .pool = a->o->pool ? a->o->pool : "",
         .secret = a->machine,

@@ -273,7 +273,7 @@ run_folder_bury(const struct run_folder *f, enum cause why, const char *text, st
 /* ---- leases ---- */
 
 /* Monotonic times mean something within one boot only. */
-static uint64_t boot_hash(void)
+uint64_t lease_boot(void)
 {
     static uint64_t known; /* does not change under a process */
     char text[64] = "";
@@ -305,7 +305,7 @@ void lease_close(struct lease *l)
 void lease_renew(const struct lease *l, int64_t until_ns)
 {
     char text[64];
-    int n = snprintf(text, sizeof text, "%020" PRId64 " %020" PRIu64 "\n", until_ns, boot_hash());
+    int n = snprintf(text, sizeof text, "%020" PRId64 " %020" PRIu64 "\n", until_ns, lease_boot());
     if (l->fd >= 0)
         (void)!pwrite(l->fd, text, (size_t)n, 0);
 }
@@ -316,7 +316,7 @@ int64_t lease_until_ns(const struct lease *l)
     int64_t until = 0;
     uint64_t boot = 0;
     if (l->fd < 0 || pread(l->fd, text, sizeof text - 1, 0) < 42 ||
-        sscanf(text, "%" SCNd64 " %" SCNu64, &until, &boot) != 2 || boot != boot_hash())
+        sscanf(text, "%" SCNd64 " %" SCNu64, &until, &boot) != 2 || boot != lease_boot())
         return 0;
     return until;
 }

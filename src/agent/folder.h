@@ -72,6 +72,8 @@ enum status lease_open(struct lease *l, const char *path, bool write, struct err
 void lease_close(struct lease *l);
 void lease_renew(const struct lease *l, int64_t until_ns);
 /* 0: no lease was ever given, or it is of another boot; then nothing is decided by it. */
+/* Names this boot of the machine: monotonic times mean something within one only. Never 0. */
+uint64_t lease_boot(void);
 int64_t lease_until_ns(const struct lease *l);
 
 #endif

@@ -306,6 +306,16 @@ check_instance(struct core *c, const struct hello *h, const struct worker *w, st
     return refuse(c, h, ST_CONFLICT, reason, e);
 }
 
+/* A hello may wait in a socket while its agent dies and the next one connects: what it says of runs
+ * is no longer so. */
+static enum status check_order(const struct hello *h, const struct worker *w, struct err *e)
+{
+    if (w && w->hello && h->boot && json_get_i64(w->hello, "boot", 0) == h->boot &&
+        h->sent_ns <= json_get_i64(w->hello, "sent_ns", 0))
+        return err_set(e, ST_CONFLICT, "a later hello of \"%.64s\" has been answered", w->name);
+    return ST_OK;
+}
+
 /* ---- what it is ---- */
 
 static json_t *missing_from(const json_t *a, const json_t *b)
@@ -598,6 +608,8 @@ enum status core_agent_connect(
         st = check_version(c, &h, e);
     if (st == ST_OK)
         st = check_instance(c, &h, w, e);
+    if (st == ST_OK)
+        st = check_order(&h, w, e);
     if (st == ST_OK && !w)
         w = worker_new(c, h.name);
     if (st == ST_OK)

@@ -607,3 +607,34 @@ TEST(
     puppet_close(&f);
     stage_close(&s);
 }
+
+TEST(
+    overtaken_hello,
+    "promise-P10 promise-P12: a hello that waited while a later one was answered changes nothing")
+{
+    struct stage s;
+    struct puppet f;
+    struct err e = {0};
+    char a[33];
+    stage_open(&s, 0);
+    puppet_open(&f, &s, "box", 1, 24);
+    json_put_i64(f.hello, "boot", 7);
+    json_put_i64(f.hello, "sent_ns", 100);
+    json_t *early = json_deep_copy(f.hello), *welcome = NULL;
+    json_put_i64(early, "sent_ns", 50);
+    CHECK(puppet_connect(&f));
+    (void)snprintf(
+        a, sizeof a, "%s", submit(&s, "{'target':{'worker':'box','devices':['cuda:0']}}"));
+    CHECK_EQ(puppet_start(&f, a), 1);
+    CHECK(core_agent_connect(s.core, &f.who, early, s.now, &welcome, &e) == ST_CONFLICT);
+    CHECK_STR(field(&s, a, "status"), "running");
+    json_put_i64(early, "sent_ns", 100); /* the same once more */
+    CHECK(core_agent_connect(s.core, &f.who, early, s.now, &welcome, &e) == ST_CONFLICT);
+    CHECK_STR(field(&s, a, "status"), "running");
+    json_put_i64(f.hello, "boot", 8); /* the machine started anew: its clock did too */
+    json_put_i64(f.hello, "sent_ns", 1);
+    CHECK(puppet_connect(&f));
+    json_decref(early);
+    puppet_close(&f);
+    stage_close(&s);
+}

@@ -373,11 +373,11 @@ static void call_connect(struct sim *s, int machine)
     call(
         s, machine, CALL_CONNECT,
         json_pack(
-            "{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:b,s:b,s:s,s:o,s:o}", "protocol", WIRE_PROTOCOL,
-            "version", "1.0", "name", m->name, "instance", instance, "hostname", m->name, "pool",
-            m->pool, "secret", m->same_host ? "machine" : m->name, "one_shot", m->one_shot,
-            "can_cap", m->can_cap, "nodes_hash", "hash", "devices", machine_devices(s, m), "runs",
-            runs));
+            "{s:i,s:i,s:I,s:s,s:s,s:s,s:s,s:s,s:s,s:b,s:b,s:s,s:o,s:o}", "protocol", WIRE_PROTOCOL,
+            "boot", machine + 1, "sent_ns", (json_int_t)s->now_ns, "version", "1.0", "name",
+            m->name, "instance", instance, "hostname", m->name, "pool", m->pool, "secret",
+            m->same_host ? "machine" : m->name, "one_shot", m->one_shot, "can_cap", m->can_cap,
+            "nodes_hash", "hash", "devices", machine_devices(s, m), "runs", runs));
 }
 
 static void call_report(struct sim *s, int machine)
