@@ -216,7 +216,7 @@ static void leave(struct agent *a, int signals)
     int64_t until = clock_ns() + LEAVE_S * SECOND;
     bool harder = false;
     a->leaving = true;
-    log_info("leaving: runs are stopped");
+    log_info(all_told(a) ? "leaving" : "leaving: runs are stopped");
     (void)pthread_mutex_lock(&a->lock);
     agent_runs_stop_all(a, a->exit_cause);
     (void)pthread_mutex_unlock(&a->lock);

@@ -154,7 +154,7 @@ static enum status take_welcome(struct agent *a, const json_t *body, int64_t sen
 /* Says why once, not at every try. */
 static void say_why(char *said, size_t cap, const struct err *e)
 {
-    if (strcmp(said, e->text) == 0)
+    if (strcmp(said, e->text) == 0 || e->status == ST_INTERRUPTED)
         return;
     (void)snprintf(said, cap, "%s", e->text);
     log_warn("not connected: %s", e->text);
@@ -351,7 +351,7 @@ static void follow_session(struct agent *a, struct client *c)
             after = do_orders(a, json_object_get(reply, "orders"), after);
         json_decref(reply);
         if (st != ST_OK || !same) {
-            if (st != ST_OK && st != ST_INTERRUPTED)
+            if (st != ST_OK && st != ST_INTERRUPTED && !a->leaving)
                 log_warn("the connection is lost: %s", e.text);
             return;
         }

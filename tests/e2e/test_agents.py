@@ -269,6 +269,8 @@ def test_one_shot(snug):
         server.wait(second, "succeeded")
         until(lambda: [a.child.poll() for a in agents] == [0, 0], 30, "both to leave")
         assert server.run(run)["worker"] != server.run(second)["worker"]
+        for a in agents:
+            assert "warn" not in a.text(), a.text()  # to be done is nothing to warn of
 
 
 # ids: W2 R6
