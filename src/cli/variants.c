@@ -112,6 +112,8 @@ static void ranking_text(const struct variants_kind *k, const json_t *s, struct 
         str_printf(
             out, ", %s %s", json_get_str(objective, "direction", ""),
             json_get_str(objective, "metric", ""));
+    if (json_get_str(s, "reason", NULL))
+        str_printf(out, " (%s)", json_get_str(s, "reason", ""));
     str_add(out, "\n");
     if (warning)
         str_printf(out, "warning: %s\n", warning);
@@ -199,7 +201,15 @@ enum status variants_tell(
     char id[65], text[9];
     json_t *reply;
     TRY(find(k, c, a->argument[1], id, e));
-    TRY(client_post(c, path_of(k, id, word).text, NULL, 0, &reply, e));
+    json_t *body = NULL;
+    if (a->option[OPTION_RUNS_MAX].given) { /* more budget for a study that goes on */
+        body = json_object();
+        json_put_i64(body, "runs_max", a->option[OPTION_RUNS_MAX].number);
+    }
+    enum status st = client_post(c, path_of(k, id, word).text, body, 0, &reply, e);
+    json_decref(body);
+    if (st != ST_OK)
+        return st;
     bool over = str_eq(json_get_str(reply, "state", ""), "finished");
     str_printf(out, "%s %s %s\n", k->what, short_id(id, text), over ? "is finished" : said);
     json_put(d, k->what, reply);

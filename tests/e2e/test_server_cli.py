@@ -428,6 +428,13 @@ def test_sweep_and_study(snug):
         seeds = {c["seed"] for v in done["variants"] for c in v["cells"]}
         assert seeds == {1, 2}, done
         assert "study_finished" in server.cli("study", "events", ident).out
+        few = server.json("study", "submit", path, "--param", "optimizer.lr=0.1,0.2", "--runs-max", "1", "--objective",
+                          "min:train_loss", "--detach").doc["study_id"]
+        until(lambda: "(the budget of 1 runs is spent)" in server.cli("study", "show", few).out, 60, "a spent budget")
+        more = server.cli("study", "resume", few, "--runs-max", "2")
+        assert more.rc == 0, more
+        until(lambda: server.json("study", "show", few).doc["study"]["state"] == "finished", 60, "its end")
+        assert [len(v["cells"]) for v in server.json("study", "show", few).doc["study"]["variants"]] == [1, 1]
         assert server.cli("study", "csv", ident).rc == 0 and ident in server.cli("study", "list").out
 
 
