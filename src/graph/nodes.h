@@ -114,8 +114,8 @@ bool node_port_at(
  * "runnable"; all of them; and as text, one line a type or a page about one. */
 json_t *node_type_json(const struct node_type *t); /* a new reference */
 json_t *node_table_json(void);                     /* a new reference: an array */
-/* The names of all types, in the table's order (a new reference), and a hash over everything that the
- * table says of each: equal where two programs have the same types; 32 hex digits. */
+/* The names of all types, in the table's order (a new reference), and a hash over everything that
+ * the table says of each: equal where two programs have the same types; 32 hex digits. */
 json_t *node_table_names(void);
 void node_table_hash(char out[33]);
 void node_table_text(struct str *out);

@@ -708,74 +708,7 @@ TEST(door_multipart, "H3: a form is read the same however its bytes are cut")
     CHECK(!multipart_new("text/plain; boundary=b"));
 }
 
-/* ---- slow and many clients ---- */
-
-TEST(door_slow, "H4: who trickles a head or a body is cut off, others are served meanwhile")
-{
-    struct door d = {.config = {.head_s = 1, .idle_s = 2}};
-    int slow[20];
-    open_door(&d);
-    for (int i = 0; i < 20; i++) {
-        slow[i] = door_connect(&d);
-        door_send(slow[i], "GET /api/open HTTP/1.1\r\nHost: local");
-    }
-    int64_t until_ns = clock_ns() + 15000000000;
-    int open_n = 20;
-    while (open_n > 0 && clock_ns() < until_ns) {
-        CHECK_EQ(door_ask(&d, "GET", "/api/open", NULL, NULL, NULL), 200);
-        for (int i = 0; i < 20; i++) {
-            char c;
-            if (slow[i] >= 0 && send(slow[i], "h", 1, MSG_NOSIGNAL) < 0) {
-                (void)close(slow[i]);
-                slow[i] = -1;
-                open_n--;
-            } else if (slow[i] >= 0 && recv(slow[i], &c, 1, MSG_DONTWAIT) == 0) {
-                (void)close(slow[i]);
-                slow[i] = -1;
-                open_n--;
-            }
-        }
-        pause_ms(100);
-    }
-    CHECK_EQ(open_n, 0);
-    door_close(&d);
-}
-
-TEST(door_slow_bodies, "H4: a body that trickles is cut off; one that comes steadily is not")
-{
-    struct door d = {.config = {.body_s = 1}};
-    char text[400], piece[1001];
-    struct answer a;
-    bool cut = false;
-    open_door(&d);
-    int slow = door_connect(&d), fd = door_connect(&d);
-    (void)snprintf(
-        text, sizeof text,
-        "POST /api/raw HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 90\r\n\r\n",
-        door_owner(&d));
-    door_send(slow, text);
-    for (int i = 0; i < 80 && !cut; i++) {
-        char c;
-        cut = send(slow, "x", 1, MSG_NOSIGNAL) < 0 || recv(slow, &c, 1, MSG_DONTWAIT) == 0;
-        pause_ms(100);
-    }
-    CHECK(cut);
-    (void)close(slow);
-    (void)snprintf(
-        text, sizeof text,
-        "POST /api/raw HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 24000\r\n\r\n",
-        door_owner(&d));
-    door_send(fd, text);
-    memset(piece, 'y', 1000);
-    piece[1000] = '\0';
-    for (int i = 0; i < 24; i++) {
-        door_send(fd, piece);
-        pause_ms(100);
-    }
-    CHECK_EQ(door_read(fd, &a, false), 200);
-    (void)close(fd);
-    door_close(&d);
-}
+/* ---- clients that are gone, or no clients ---- */
 
 TEST(
     door_dead, "promise-P15: a quiet stream speaks from time to time, and so finds out who is gone")
@@ -798,47 +731,6 @@ TEST(
         pause_ms(50);
     CHECK_EQ(atomic_load(&counters_open), 1);
     (void)close(fd);
-    door_close(&d);
-}
-
-TEST(
-    door_full,
-    "H4: connections over the limit wait or are closed; the door serves on when some leave")
-{
-    struct door d = {.config = {.connections_max = 10}};
-    int fd[40];
-    open_door(&d);
-    for (int i = 0; i < 40; i++)
-        fd[i] = door_connect(&d);
-    pause_ms(100);
-    for (int i = 0; i < 40; i++)
-        (void)close(fd[i]);
-    int status = 0;
-    for (int i = 0; i < 50 && status != 200; i++) {
-        status = door_ask(&d, "GET", "/api/open", NULL, NULL, NULL);
-        pause_ms(20);
-    }
-    CHECK_EQ(status, 200);
-    door_close(&d);
-}
-
-TEST(
-    door_full_of_the_dead, "H4: clients that left in the middle of a head, many times what the "
-                           "door takes, do not keep it shut")
-{
-    struct door d = {.config = {.connections_max = 10, .head_s = 60}};
-    int fd[60], status = 0;
-    open_door(&d);
-    for (int i = 0; i < 60; i++) {
-        fd[i] = door_connect(&d);
-        door_send(fd[i], "GET /api/hea");
-    }
-    pause_ms(100);
-    for (int i = 0; i < 60; i++)
-        (void)close(fd[i]);
-    for (int i = 0; i < 10 && status != 200; i++)
-        status = door_ask(&d, "GET", "/api/open", NULL, NULL, NULL);
-    CHECK_EQ(status, 200);
     door_close(&d);
 }
 

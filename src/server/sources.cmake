@@ -14,7 +14,7 @@ set(SOURCES
     route_runs.c route_workers.c route_agent.c route_budget.c retention.c
     aliases.c ws.c ws_frames.c ws_link.c ws_talk.c ws_test_support.c)
 set(TESTS
-    http_test.c http_wake_test.c attack_test.c auth_test.c routes_test.c server_test.c
+    http_test.c http_slow_test.c http_wake_test.c attack_test.c auth_test.c routes_test.c server_test.c
     placement_test.c placement_memory_test.c placement_random_test.c
     ../../tests/sim/reference.c ../../tests/sim/scene.c
     store_test.c store_fault_test.c fault_vfs.c sweep_plan_test.c sweep_test.c study_test.c

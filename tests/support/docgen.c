@@ -2,8 +2,9 @@
  *
  *     docgen SOURCE_FOLDER OUT_FOLDER
  *
- * One Markdown file per table, and whole pages into OUT_FOLDER/../pages. Exit status 1 where a row has no test, a named test does not exist,
- * or a file cannot be written. The output is the same on every x86-64 machine. */
+ * One Markdown file per table, and whole pages into OUT_FOLDER/../pages. Exit status 1 where a row
+ * has no test, a named test does not exist, or a file cannot be written. The output is the same on
+ * every x86-64 machine. */
 #include "backends/backend.h"
 #include "base/env.h"
 #include "base/str.h"
@@ -757,10 +758,17 @@ static const struct {
     const char *file;
     void (*make)(struct str *out);
 } tables[] = {
-    {"operators.md", operators}, {"autocast.md", autocast},     {"layers.md", layers},
-    {"losses.md", losses},       {"optimizers.md", optimizers}, {"schedulers.md", schedulers},
-    {"nodes.md", nodes},         {"levers.md", levers},         {"oom-rules.md", oom_rules},
-    {"routes.md", docgen_routes}, {"settings.md", docgen_settings},
+    {"operators.md", operators},
+    {"autocast.md", autocast},
+    {"layers.md", layers},
+    {"losses.md", losses},
+    {"optimizers.md", optimizers},
+    {"schedulers.md", schedulers},
+    {"nodes.md", nodes},
+    {"levers.md", levers},
+    {"oom-rules.md", oom_rules},
+    {"routes.md", docgen_routes},
+    {"settings.md", docgen_settings},
     {"../pages/wire.md", wire}};
 
 int main(int argc, char **argv)
