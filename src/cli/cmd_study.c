@@ -37,19 +37,44 @@ csv(const struct args *a, struct client *c, json_t *d, struct str *out, struct e
     return variants_csv(&studies, a, c, d, out, e);
 }
 
+/* All events, page by page; `all` gets them. */
+static enum status events_read(struct client *c, const char *id, json_t *all, struct err *e)
+{
+    int64_t cursor = 0;
+    for (;;) {
+        json_t *page = NULL;
+        struct client_path p = client_path("/api/studies/%s/events", id);
+        client_query_i64(&p, "limit", 2000);
+        client_query_i64(&p, "cursor", cursor);
+        TRY(client_get(c, p.text, 60, &page, e));
+        json_t *events = json_object_get(page, "events");
+        size_t n = json_array_size(events);
+        int64_t last = json_get_i64(json_array_get(events, n - 1), "cursor", cursor);
+        (void)json_array_extend(all, events);
+        json_decref(page);
+        if (n == 0 || last <= cursor)
+            return ST_OK;
+        cursor = last;
+    }
+}
+
 static enum status
 events(const struct args *a, struct client *c, json_t *d, struct str *out, struct err *e)
 {
     char id[65];
-    json_t *page, *event;
+    json_t *page, *list, *event;
     size_t i;
     struct str rows;
     TRY(remote_id_of(c, studies.path, studies.list, studies.what, a->argument[1], id, e));
-    struct client_path p = client_path("/api/studies/%s/events", id);
-    client_query_i64(&p, "limit", 2000);
-    TRY(client_get(c, p.text, 60, &page, e));
+    list = json_array();
+    enum status st = events_read(c, id, list, e);
+    page = json_pack("{s:s, s:o}", "study_id", id, "events", list);
+    if (st != ST_OK) {
+        json_decref(page);
+        return st;
+    }
     str_init(&rows);
-    json_array_foreach(json_object_get(page, "events"), i, event)
+    json_array_foreach(list, i, event)
     {
         str_printf(
             &rows, "%lld\t%s\t", (long long)json_get_i64(event, "cursor", 0),
