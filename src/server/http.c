@@ -96,23 +96,47 @@ void request_unpark(void *ctx)
 
 /* ---- jobs ---- */
 
+/* Documents that take seconds to read have some of the threads, never all: heartbeats and short
+ * questions do not queue behind them. */
+static bool is_long(const struct request *q)
+{
+    return q->x.body_n > LONG_BODY_BYTES;
+}
+
+/* The first that may be begun; NULL: none. */
+static struct request *job_take(struct sockets *s)
+{
+    for (struct request **at = &s->jobs; *at; at = &(*at)->next_job) {
+        struct request *q = *at;
+        if (is_long(q) && s->long_jobs == LONG_JOBS_MAX)
+            continue;
+        *at = q->next_job;
+        if (s->jobs_tail == &q->next_job)
+            s->jobs_tail = at;
+        return q;
+    }
+    return NULL;
+}
+
 static void *job_thread(void *ctx)
 {
     struct sockets *s = ctx;
+    struct request *q;
     pthread_mutex_lock(&s->jobs_lock);
     for (;;) {
-        while (!s->jobs && !s->jobs_end)
+        while (!(q = job_take(s)) && (s->jobs || !s->jobs_end))
             pthread_cond_wait(&s->jobs_more, &s->jobs_lock);
-        struct request *q = s->jobs;
         if (!q)
             break;
-        s->jobs = q->next_job;
-        if (!s->jobs)
-            s->jobs_tail = &s->jobs;
+        bool counted = is_long(q);
+        s->long_jobs += counted;
         pthread_mutex_unlock(&s->jobs_lock);
         exchange_end(&q->x);
         request_unpark(q);
         pthread_mutex_lock(&s->jobs_lock);
+        s->long_jobs -= counted;
+        if (counted)
+            pthread_cond_broadcast(&s->jobs_more);
     }
     pthread_mutex_unlock(&s->jobs_lock);
     return NULL;

@@ -12,6 +12,8 @@
 enum {
     DOOR_THREADS = 2,
     JOB_THREADS = 6,
+    LONG_JOBS_MAX = 2,
+    LONG_BODY_BYTES = 1 << 18,
     CONNECTION_BYTES = 32768, /* head and buffers */
     STREAM_BYTES = 8192,
     CLOSE_WAIT_S = 5,
@@ -57,6 +59,7 @@ struct sockets {
     pthread_t job_threads[JOB_THREADS];
     int n_job_threads;
     bool jobs_end;
+    int long_jobs; /* of those that are being done */
 };
 
 /* ---- http_links.c ---- */
