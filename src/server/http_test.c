@@ -61,6 +61,16 @@ static void take_upload(struct server *s, const struct http_request *q, struct h
     http_json(r, 200, o);
 }
 
+static atomic_bool held;
+
+/* Takes a job thread until it is let go. */
+static void hold(struct server *s, const struct http_request *q, struct http_reply *r)
+{
+    for (int i = 0; i < 3000 && atomic_load(&held); i++)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    say(s, q, r);
+}
+
 /* A stream of numbers: one each time the topic is woken. */
 struct counter {
     int64_t shown;
@@ -106,6 +116,7 @@ static const struct route rows[] = {
     {METHOD_POST, "/api/write", say, ACCESS_WRITE, BODY_JSON, ""},
     {METHOD_POST, "/api/maybe", say, ACCESS_WRITE, BODY_JSON_ANY, ""},
     {METHOD_POST, "/api/raw", say, ACCESS_WRITE, BODY_RAW, ""},
+    {METHOD_POST, "/api/hold", hold, ACCESS_WRITE, BODY_RAW, ""},
     {METHOD_POST, "/api/owner", say, ACCESS_OWNER, BODY_NONE, ""},
     {METHOD_POST, "/api/exec", say, ACCESS_EXEC, BODY_NONE, ""},
     {METHOD_POST, "/api/worker", say, ACCESS_WORKER, BODY_NONE, ""},
@@ -443,6 +454,37 @@ TEST(
         CHECK(answers <= 1);
         (void)close(fd);
     }
+    door_close(&d);
+}
+
+TEST(door_long_bodies, "promise-P15: documents that take long leave threads for short questions")
+{
+    enum { LONG = 300000, CLIENTS = 10 };
+    struct door d = {.config = {.body_max_bytes = 1 << 20}};
+    char head[300], *body = mem_alloc(LONG + 1);
+    int fd[CLIENTS];
+    memset(body, 'x', LONG);
+    open_door(&d);
+    atomic_store(&held, true);
+    (void)snprintf(
+        head, sizeof head,
+        "POST /api/hold HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n",
+        door_owner(&d), LONG);
+    for (int i = 0; i < CLIENTS; i++) {
+        fd[i] = door_connect(&d);
+        door_send(fd[i], head);
+        door_send(fd[i], body);
+    }
+    for (int i = 0; i < 5; i++)
+        CHECK_EQ(door_ask(&d, "GET", "/api/open", NULL, NULL, NULL), 200);
+    CHECK(atomic_load(&held));
+    atomic_store(&held, false);
+    for (int i = 0; i < CLIENTS; i++) { /* and each of them has its turn */
+        struct answer a;
+        CHECK_EQ(door_read(fd[i], &a, false), 200);
+        (void)close(fd[i]);
+    }
+    mem_free(body);
     door_close(&d);
 }
 
