@@ -117,23 +117,3 @@ TEST(
     CHECK_EQ(status, 200);
     door_close(&d);
 }
-
-TEST(
-    door_full_of_the_dead, "H4: clients that left in the middle of a head, many times what the "
-                           "door takes, do not keep it shut")
-{
-    struct door d = {.config = {.connections_max = 10, .head_s = 60}};
-    int fd[60], status = 0;
-    open_door(&d);
-    for (int i = 0; i < 60; i++) {
-        fd[i] = door_connect(&d);
-        door_send(fd[i], "GET /api/hea");
-    }
-    pause_ms(100);
-    for (int i = 0; i < 60; i++)
-        (void)close(fd[i]);
-    for (int i = 0; i < 10 && status != 200; i++)
-        status = door_ask(&d, "GET", "/api/open", NULL, NULL, NULL);
-    CHECK_EQ(status, 200);
-    door_close(&d);
-}
