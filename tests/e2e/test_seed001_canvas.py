@@ -154,6 +154,17 @@ def test_peaks_are_exact(snug):
         assert shown.rc == 0 and "peak memory" in shown.out and "cuda:0" in shown.out, shown
 
 
+def block(graph):
+    """The same graph inside a block, triggered through its interface."""
+    inner = [n for n in graph["nodes"] if n["type"] != "Start"]
+    start = [n for n in graph["nodes"] if n["type"] == "Start"]
+    return dict(graph, nodes=start + [{"id": "b", "type": "subgraph:whole", "position": {"x": 0, "y": 0}, "data": {"params": {}}}],
+                edges=[{"id": "t", "source": "start", "target": "b", "sourceHandle": "trigger", "targetHandle": "", "type": "trigger"}],
+                subgraphs=[{"id": "whole", "name": "whole", "nodes": inner,
+                            "edges": [e for e in graph["edges"] if e.get("type") != "trigger"],
+                            "interface": {"inputs": [], "outputs": [], "triggerTargets": ["model"]}}])
+
+
 # ids: G10
 # seed001: I1 I2
 def test_ddp_where_it_cannot_apply(snug):
@@ -175,5 +186,10 @@ def test_ddp_where_it_cannot_apply(snug):
             assert [w["kind"] for w in warned] == ["ddp_not_available"] and warned[0]["node_id"] == "train", warned
             assert "trains in one process" in server.output(run), server.output(run)
             assert losses(run) == losses(single), (losses(run), losses(single))
+        inside = server.submit(block(graph("ddp")), seed=3, target=on("gpu-box", "cuda:0", "cuda:1"))
+        row = server.wait(inside, "succeeded")  # the loop in a block has one card, whatever the run has
+        warned = [e["payload"] for e in server.events(inside, "run_warning")]
+        assert [w["kind"] for w in warned] == ["ddp_not_available"], warned
+        assert row["devices"] == ["cuda:0", "cuda:1"] and losses(inside), row
         two = server.wait(server.submit(graph("ddp"), seed=3, target=on("gpu-box", "cuda:0", "cuda:1")))
         assert two["status"] == "failed" and "cannot train over 2 cards with strategy ddp" in two["error"], two
